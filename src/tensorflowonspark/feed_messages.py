@@ -14,42 +14,6 @@ from typing import NamedTuple
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.messages import ColumnSummary, NodeReady, ToDriver, ToNode
 
-__all__ = [
-    "FIRST_FILE_FEED",
-    "Backpressure",
-    "CacheConfig",
-    "CacheMode",
-    "Dealt",
-    "FeedBegins",
-    "FeedComplete",
-    "FeedFailed",
-    "FeedReport",
-    "FilesCounted",
-    "FilesRead",
-    "InferenceHeader",
-    "InputStarved",
-    "Layout",
-    "Move",
-    "PartHeader",
-    "PartRef",
-    "PartSummary",
-    "PartitionFed",
-    "PartsStored",
-    "PassEnded",
-    "PassesEnded",
-    "RowsConsumed",
-    "RowsCounted",
-    "RowsRead",
-    "RowsReceived",
-    "Run",
-    "Shares",
-    "Split",
-    "SplitManifest",
-    "StepGrant",
-    "StreamOpened",
-    "parse_bytes",
-]
-
 FIRST_FILE_FEED = 1 << 30  # number of the first read of files; feeds from Spark are numbered from 0
 # Bytes of a stream that a node buffers by default: some partitions of Spark's usual 128 MB.
 _STREAM_BYTES = 512 << 20

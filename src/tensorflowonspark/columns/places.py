@@ -3,8 +3,6 @@
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["PLACE_BITS", "mixed_order"]
-
 PLACE_BITS = 33  # of the row's number; the partition's has the bits above
 # Of XXH64, and Spark's seed.
 _PRIMES = [

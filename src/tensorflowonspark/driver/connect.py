@@ -35,8 +35,6 @@ from tensorflowonspark.transport import spark_wants_tls
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["run_remotely"]
-
 _SCHEMA = f"{PROBLEM_SCHEMA}, outcome binary"
 _PIECE_BYTES = 1 << 20  # of the outcome, in a row: Spark Connect bounds its messages
 

@@ -9,22 +9,6 @@ from dataclasses import dataclass, field
 from tensorflowonspark.config import RestartPolicy
 from tensorflowonspark.errors import ClusterError, FailureKind, NodeError, SlotsError
 
-__all__ = [
-    "Decision",
-    "EndAttempt",
-    "Ended",
-    "Failure",
-    "Keep",
-    "Lose",
-    "Raise",
-    "Replace",
-    "Restart",
-    "Running",
-    "Used",
-    "decide",
-    "may_be_preemption",
-]
-
 _NO_START, _NO_SLOTS = "no_start", "no_slots"
 _OF_EXECUTORS = (FailureKind.EXECUTOR_LOST.name.lower(), FailureKind.LOST.name.lower())
 _OF_PROGRAMS = (FailureKind.RAISED.name.lower(), FailureKind.PEER_LOST.name.lower())  # all programs fail likewise

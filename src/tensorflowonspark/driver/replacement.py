@@ -22,8 +22,6 @@ from tensorflowonspark.task.launch import LaunchPlan
 from tensorflowonspark.terminal import CONSOLE
 from tensorflowonspark.transport import Channel
 
-__all__ = ["Replacements"]
-
 _log = logging.getLogger(__name__)
 _END_SECONDS = 5.0  # for the former process to end: its slot, its GPUs and its files are then free
 

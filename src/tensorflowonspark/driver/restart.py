@@ -25,8 +25,6 @@ from tensorflowonspark.driver.spark.backend import Backend
 from tensorflowonspark.errors import ClusterError, FeedError, NodeError, SlotsError, StartError
 from tensorflowonspark.terminal import CONSOLE
 
-__all__ = ["RestartBudget", "RestartController"]
-
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 

@@ -24,8 +24,6 @@ from tensorflowonspark.messages import (
 )
 from tensorflowonspark.terminal import CONSOLE
 
-__all__ = ["Rounds"]
-
 _log = logging.getLogger(__name__)
 _GRACE_SECONDS = 2.0  # for a worker that others miss to be reported as lost, or to report itself
 _MOST_BREAKS = 3  # of a round in a row whose workers are all alive

@@ -24,8 +24,6 @@ from typing import Any
 from tensorflowonspark.task.fabric import Fabric, find_fabric
 from tensorflowonspark.task.gpus import all_gpus
 
-__all__ = ["PACKAGES", "ExecutorEnvironment", "own_environment", "report_environment", "report_unreached"]
-
 PACKAGES = ("tensorflowonspark", "tensorflow", "keras", "pyarrow", "numpy")
 _IMPORT_SECONDS = 180.0  # of TensorFlow on a busy host with a cold disk
 _CONNECT_SECONDS = 10.0

@@ -18,8 +18,6 @@ from tensorflowonspark.messages import NodeLost, NodeReady
 from tensorflowonspark.supervisor.host import local_directory
 from tensorflowonspark.transport.shared_file import FILE_BYTES, SharedFileWriter, can_share_files, open_shared
 
-__all__ = ["FeedSpec", "NodeEndpoint", "PartitionFeeder", "choose", "connect_to", "feed_partition", "node_lost_error"]
-
 # At least, of a partition in several parts of whole batches; each next one is twice as large, up to a file.
 _FIRST_PART_BYTES = 1 << 20
 

@@ -11,9 +11,6 @@ from tensorflowonspark.messages import READ_BY_SUPERVISORS, ToDriver, ToNode
 from tensorflowonspark.transport.framed_socket import Frame, FramedSocket
 from tensorflowonspark.transport.wire import MESSAGE_BYTES, ConnectionLost, pack, unpack
 
-__all__ = ["Channel", "Packed", "Sealed", "seal"]
-
-
 _COMPRESSED_BYTES = 4 << 10  # the least that is worth it
 
 

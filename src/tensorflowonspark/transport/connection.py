@@ -25,17 +25,6 @@ from tensorflowonspark.transport.wire import HEADER_BYTES, MESSAGE_BYTES, Connec
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = [
-    "Connection",
-    "Exchange",
-    "PutStream",
-    "connect",
-    "connect_local",
-    "is_listening",
-    "near_socket",
-    "unreached",
-]
-
 _ATTEMPT_SECONDS, _AGAIN_SECONDS = 5.0, 0.5  # of an attempt to reach a host, and until the next one
 _REFUSED = (ConnectionRefusedError, PermissionError, socket.gaierror)  # waiting does not help
 _LISTENING_SECONDS, _MOST_AT_ONCE = 2.0, 64  # for an answer, where it is only asked whether there is one

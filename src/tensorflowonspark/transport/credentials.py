@@ -11,8 +11,6 @@ from tensorflowonspark.errors import EnvironmentNotReady
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["CERTIFIED_NAME", "Credentials", "new_credentials", "spark_wants_tls"]
-
 _TOKEN_BYTES = 32
 # The nodes' addresses are unknown when the certificate is made, so clients expect this name instead.
 CERTIFIED_NAME = "tensorflowonspark"

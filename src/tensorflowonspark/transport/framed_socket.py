@@ -22,8 +22,6 @@ from tensorflowonspark.transport.wire import ConnectionLost, connection_errors
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["Frame", "FramedSocket", "Refused"]
-
 _HEAD = struct.Struct(">BQ")  # the kind and the length
 _JOINED_BYTES = 64 << 10  # that are sent with the head, and received at once
 _LINGER_SECONDS = 2.0  # for the other side to take the last bytes and to end the connection

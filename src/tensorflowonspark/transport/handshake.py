@@ -19,8 +19,6 @@ import secrets
 from tensorflowonspark.transport.framed_socket import Frame, FramedSocket
 from tensorflowonspark.transport.wire import ConnectionLost
 
-__all__ = ["prove_to_client", "prove_to_server"]
-
 _PROTOCOL = b"TFOS-3.1"  # of the frames too: another number where they change
 _NONCE_BYTES = _PROOF_BYTES = 32
 _IDENTITY_BYTES = 512  # at most, of a node's identity

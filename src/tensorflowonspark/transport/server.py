@@ -28,8 +28,6 @@ from tensorflowonspark.transport.wire import HEADER_BYTES, MESSAGE_BYTES, Connec
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["ChannelHandler", "ExchangeHandler", "Mapped", "PutHandler", "Server", "short_path"]
-
 _PATH_BYTES = 107  # sockaddr_un.sun_path without its terminating zero, man 7 unix
 
 

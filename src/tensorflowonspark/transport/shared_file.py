@@ -24,18 +24,6 @@ from tensorflowonspark.errors import FeedError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = [
-    "FILE_BYTES",
-    "FileRef",
-    "SharedFileWriter",
-    "allow_files",
-    "allow_many_files",
-    "can_share_files",
-    "disk_errors",
-    "map_file",
-    "open_shared",
-]
-
 # Of one file: large enough that its message costs nothing in comparison, and small enough for cache limits.
 FILE_BYTES = 32 << 20
 

@@ -13,8 +13,6 @@ from contextlib import suppress
 from threading import Lock, Thread
 from typing import Protocol
 
-__all__ = ["is_unanswered", "watch"]
-
 _CHECK_SECONDS = 0.5
 _LEAST_SECONDS = 5.0  # a side that reads nothing does not answer the kernel's first question, but those that follow
 _SILENT_SECONDS = 10  # after which the kernel asks whether the other host is there

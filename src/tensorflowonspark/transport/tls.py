@@ -9,8 +9,6 @@ from threading import Lock
 
 from tensorflowonspark.transport.credentials import CERTIFIED_NAME, Credentials
 
-__all__ = ["TlsSocket"]
-
 _RECEIVED_BYTES = 256 << 10  # from the socket at once
 _HANDSHAKE_BYTES = 16 << 10  # the same, of a peer that has not shown its certificate
 _ENCRYPTED_BYTES = 256 << 10  # at once

@@ -3,8 +3,6 @@
 import pickle
 from typing import Any, Protocol
 
-__all__ = ["HEADER_BYTES", "MESSAGE_BYTES", "ConnectionLost", "connection_errors", "pack", "unpack"]
-
 # Limit of a message on a channel: the largest is a program's result, such as a trained model with its weights. Each
 # process on its path to the driver holds it in memory.
 MESSAGE_BYTES = 1 << 30

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from tensorflowonspark.driver.monitor import Monitor
 
-__all__ = ["infer", "wait_until_served"]
-
 
 def wait_until_served(monitor: "Monitor", seconds: float) -> list[Node]:
     """Wait until all programs have called ``ctx.serve``; return their nodes.

@@ -14,17 +14,6 @@ from tensorflowonspark.task.feeder import NodeEndpoint
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = [
-    "Contents",
-    "FeedRequest",
-    "Shuffle",
-    "Start",
-    "check_frame",
-    "check_start",
-    "node_endpoints",
-    "shuffles_globally",
-]
-
 Contents = dict[int, tuple[int, int]]  # the rows and the checksum of each partition that has rows
 Start = Literal["all_rows", "first_rows"]
 Shuffle = Literal["global"]

@@ -6,8 +6,6 @@ from tensorflowonspark.columns import merge
 from tensorflowonspark.feed_messages import CacheConfig, Layout, Move, PartSummary, Run, SplitManifest
 from tensorflowonspark.task.feeder import NodeEndpoint
 
-__all__ = ["build_manifests", "plan_moves"]
-
 # Partitions of equal size by Spark's measure differ by some percent. Moving rows must save steps to be worth it.
 _TOLERANCE = 1.05
 

@@ -6,8 +6,6 @@ from collections.abc import Callable, Hashable, Sequence
 from tensorflowonspark.config import check_seconds
 from tensorflowonspark.errors import FeedError
 
-__all__ = ["ProgressTimeout", "describe_others", "describe_rows"]
-
 _NAMED_PARTITIONS = 8  # more are counted
 
 

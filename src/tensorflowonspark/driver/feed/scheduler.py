@@ -24,8 +24,6 @@ from tensorflowonspark.feed_messages import (
     StreamOpened,
 )
 
-__all__ = ["StepScheduler"]
-
 _IN_HAND_BATCHES = 3  # taken and not yet trained on: two prefetched, and that of the current step
 
 

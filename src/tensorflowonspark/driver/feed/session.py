@@ -45,8 +45,6 @@ if TYPE_CHECKING:
     from tensorflowonspark.driver.attempt import ClusterAttempt
     from tensorflowonspark.driver.spark.batch_rdd import BatchRDD
 
-__all__ = ["PARTITIONS_PER_BATCH", "FeedSession"]
-
 _log = logging.getLogger(__name__)
 # The DataFrames of a stream share one sequence of partition numbers; each has room for more than Spark can run.
 PARTITIONS_PER_BATCH = 1 << 20

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from tensorflowonspark.driver.spark.batch_rdd import BatchRDD
     from tensorflowonspark.driver.spark.jobs import RunningJob
 
-__all__ = ["HeldTasks", "Source", "SparkJobs"]
-
 PartKey = tuple[Split, int]  # and the partition
 # For a node that still sends messages to report a part whose task has ended; it should have before the task ended.
 _REPORT_SECONDS = 10.0

@@ -24,20 +24,6 @@ if TYPE_CHECKING:
     from pyspark.resource import ResourceProfile
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = [
-    "PartitionFunction",
-    "RunningJob",
-    "SeparateStages",
-    "SparkJob",
-    "SparkStage",
-    "Stage",
-    "collect_rows",
-    "first_cause",
-    "not_computed",
-    "run_in_task",
-    "stage_error",
-]
-
 _log = logging.getLogger(__name__)
 _SUBMISSION_SECONDS = 0.05  # between two looks at whether Spark has the stage
 _CANCEL_SECONDS = 0.2  # between two requests to cancel a job that Spark may not have known at the first

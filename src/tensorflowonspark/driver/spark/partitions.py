@@ -8,8 +8,6 @@ from tensorflowonspark.columns import PLACE_BITS, plainly_named
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["dealt", "new_column", "repartitioned", "spread"]
-
 
 def spread(frame: "DataFrame", workers: int) -> "DataFrame":
     """Return the rows in partitions each of which has a share of the rows of every partition before.

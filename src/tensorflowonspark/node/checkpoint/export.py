@@ -12,8 +12,6 @@ from tensorflowonspark import storage
 from tensorflowonspark.keras.hooks import keras_backend
 from tensorflowonspark.keras.jax.saving import whole_model
 
-__all__ = ["divided_layers", "export", "is_of", "save"]
-
 
 def is_of(package: str, model: Any) -> bool:
     """Return whether a model's class is from a package, ``keras`` (Keras 3) or ``tf_keras``, or derives from one."""

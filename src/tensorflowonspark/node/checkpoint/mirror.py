@@ -9,8 +9,6 @@ from tensorflowonspark import storage
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.node.checkpoint.store import CheckpointStore
 
-__all__ = ["Mirror"]
-
 
 class Mirror:
     """A local directory and its copy. Files are copied one by one, each as a whole; a directory like a checkpoint.

@@ -17,8 +17,6 @@ from tensorflowonspark.node.checkpoint.store import CheckpointStore, SavedCheckp
 if TYPE_CHECKING:
     import tensorflow as tf
 
-__all__ = ["SAVE", "StateParts", "divided_objects", "not_seen"]
-
 SAVE = "the checkpoint's save"  # the call in which workers agree, for errors
 
 

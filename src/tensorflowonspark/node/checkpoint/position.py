@@ -10,8 +10,6 @@ from tensorflowonspark.node.driver_link import Link
 from tensorflowonspark.node.feed.feeds import Feeds
 from tensorflowonspark.node.feed.taken import TakenRows
 
-__all__ = ["ResumePosition"]
-
 _log = logging.getLogger(__name__)
 _ROWS = "rows.json"  # a file of a checkpoint
 

@@ -9,8 +9,6 @@ from tensorflowonspark.keras.jax.state import JaxState, is_state
 if TYPE_CHECKING:
     import tensorflow as tf
 
-__all__ = ["is_shared", "read_state", "write_state"]
-
 _PREFIX = "state"
 _REASON_LENGTH = 400  # characters of TensorFlow's reason
 

@@ -22,8 +22,6 @@ import google_crc32c
 from tensorflowonspark import storage
 from tensorflowonspark.errors import CheckpointError, StorageError
 
-__all__ = ["CheckpointStore", "SavedCheckpoint"]
-
 _log = logging.getLogger(__name__)
 _NAME = re.compile(r"step-\d{8,}-[0-9a-f]{8}")
 _MARKER = "complete.json"

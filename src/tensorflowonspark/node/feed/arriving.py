@@ -27,8 +27,6 @@ from tensorflowonspark.node.feed.rows import Rows
 from tensorflowonspark.node.feed.selection import Selection
 from tensorflowonspark.node.feed.shard import Shard
 
-__all__ = ["ArrivingParts", "ArrivingRows", "PartStore"]
-
 _REPORT_SECONDS = 0.3  # between two counts of the rows consumed
 _STARVED_SECONDS = 1.0  # that a step waits for rows before the driver learns of it
 _Part = tuple[Shard, Sequence[PartSummary], Callable[[], None]]

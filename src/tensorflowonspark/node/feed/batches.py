@@ -11,8 +11,6 @@ from tensorflowonspark.node.feed.pace import PaceMeter
 from tensorflowonspark.node.feed.passes import Passes
 from tensorflowonspark.node.feed.selection import real_rows
 
-__all__ = ["Batches"]
-
 
 class Batches:
     """Batches of NumPy arrays; each iteration over them is one epoch.

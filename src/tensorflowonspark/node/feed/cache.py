@@ -29,8 +29,6 @@ from tensorflowonspark.node.feed.shard import Shard
 from tensorflowonspark.transport import Mapped
 from tensorflowonspark.transport.shared_file import disk_errors, map_file
 
-__all__ = ["Cache"]
-
 _REPORT_SECONDS = 0.3  # between two counts of the rows received
 _BACKPRESSURE_SECONDS = 0.5  # that a sender waits before the driver learns of it; other workers' rows may come first
 

@@ -22,8 +22,6 @@ from tensorflowonspark.node.feed.windows import (
     read_windows,
 )
 
-__all__ = ["CountingPass", "UncountedSplit"]
-
 _WINDOWS_HELD = 2  # the program's, and the next; a third one is being put together
 
 

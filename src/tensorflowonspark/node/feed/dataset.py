@@ -24,8 +24,6 @@ from tensorflowonspark.node.feed.pace import PaceMeter
 from tensorflowonspark.node.feed.passes import Passes
 from tensorflowonspark.node.feed.selection import Batch, Selection, real_rows
 
-__all__ = ["aligned_empty", "assemble", "flat_arrays", "flat_specs", "make_dataset"]
-
 _PREFETCH_BATCHES = 2
 
 

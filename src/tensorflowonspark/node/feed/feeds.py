@@ -36,8 +36,6 @@ from tensorflowonspark.node.feed.taken import TakenRows
 from tensorflowonspark.node.meter import TrainingMeter
 from tensorflowonspark.transport import ConnectionLost, Credentials
 
-__all__ = ["Feeds"]
-
 
 class Feeds:
     """The feeds of one node.

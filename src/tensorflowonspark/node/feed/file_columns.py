@@ -13,17 +13,6 @@ from tensorflowonspark.tfrecords.files import find
 from tensorflowonspark.tfrecords.infer import partition_types
 from tensorflowonspark.tfrecords.partitions import partition_value
 
-__all__ = [
-    "FIELD_ID",
-    "DataFile",
-    "ParquetFiles",
-    "columns_of",
-    "constant_of",
-    "is_another",
-    "parquet_files",
-    "source_of",
-]
-
 FIELD_ID = b"PARQUET:field_id"  # the key of a column's number in the metadata of its field
 
 

@@ -29,8 +29,6 @@ from tensorflowonspark.node.feed.windows import (
     window_pieces,
 )
 
-__all__ = ["CountedSplit", "FileRows"]
-
 
 class CountedSplit(ReadableSplit, Protocol):
     """A part of some files, with a known number of rows."""

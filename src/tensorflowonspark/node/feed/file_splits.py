@@ -17,17 +17,6 @@ from tensorflowonspark.tfrecords.reading import count, read
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-__all__ = [
-    "TFRECORD",
-    "CountedRecords",
-    "FileSplit",
-    "Records",
-    "divide",
-    "find_records",
-    "tfrecord_files",
-    "tfrecord_splits",
-]
-
 TFRECORD = "tfrecord"  # the kind of a request
 
 

@@ -42,8 +42,6 @@ from tensorflowonspark.node.feed.row_groups import RowGroup
 from tensorflowonspark.node.feed.tables import FilesToRead, find_row_groups
 from tensorflowonspark.node.feed.uncounted import UncountedRows
 
-__all__ = ["FileReader"]
-
 Shares = Mapping[int, Sequence[RowGroup]]  # row groups by node number
 _READERS = 4  # splits read at a time: network and disk wait for each other, and decoding is native code
 

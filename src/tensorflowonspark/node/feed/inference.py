@@ -14,8 +14,6 @@ from tensorflowonspark.keras.jax.saving import inference_function
 from tensorflowonspark.keras.saving import inference_call
 from tensorflowonspark.node.feed.selection import FeatureOptions, Selection
 
-__all__ = ["FunctionServer", "InferenceServer"]
-
 
 class InferenceServer(Protocol):
     """An object that answers the rows of a partition."""

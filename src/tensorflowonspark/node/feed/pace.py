@@ -16,8 +16,6 @@ from typing import Any, TypeVar
 from tensorflowonspark.messages import RowSource, TrainingPace
 from tensorflowonspark.node.meter import TrainingMeter
 
-__all__ = ["PaceMeter"]
-
 _T = TypeVar("_T")
 _FEW_READS = 10  # of a pass whose longest pause may be all of its steps
 _REPORT_SECONDS = 1.0  # between two reports

@@ -26,8 +26,6 @@ from tensorflowonspark.node.feed.taken import Leg, TakenRows, find_left
 if TYPE_CHECKING:
     from tensorflowonspark.node.feed.share import Share
 
-__all__ = ["Passes"]
-
 # Gathered at once: enough rows to make the cost per batch small, few enough bytes to stay in the CPU's cache.
 _BLOCK_ROWS = 2048
 _BLOCK_BYTES = 16 << 20

@@ -12,8 +12,6 @@ from numbers import Integral
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.feed_messages import Shares
 
-__all__ = ["EpochPlan", "plan_epoch", "shares_of", "uneven_rows"]
-
 _SHOWN = 5  # workers that a message lists
 
 

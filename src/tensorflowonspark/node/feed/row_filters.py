@@ -9,8 +9,6 @@ import pyarrow.compute as pc
 
 from tensorflowonspark.errors import SpecError
 
-__all__ = ["RowFilter"]
-
 
 @dataclass(frozen=True)
 class RowFilter:

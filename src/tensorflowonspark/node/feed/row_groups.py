@@ -22,8 +22,6 @@ from tensorflowonspark.node.feed.file_columns import DataFile, ParquetFiles, col
 from tensorflowonspark.node.feed.row_filters import RowFilter
 from tensorflowonspark.tfrecords.infer import chosen
 
-__all__ = ["RowGroup", "row_groups"]
-
 _FOOTERS_AT_A_TIME = 16
 _BATCH_ROWS, _BATCH_BYTES = 65_536, 8 << 20  # decoded at a time: rows of images are large
 _INT96 = "us"  # Spark's old timestamps: Arrow's nanoseconds do not hold the years before 1677 and after 2262

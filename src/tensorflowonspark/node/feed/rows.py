@@ -14,8 +14,6 @@ from tensorflowonspark.node.feed.shard import Allocate, Numbers, Reader, Segment
 if TYPE_CHECKING:
     from tensorflowonspark.node.feed.selection import Selection
 
-__all__ = ["RowQueue", "Rows", "Values"]
-
 Values = dict[str, Array | Ragged]
 
 

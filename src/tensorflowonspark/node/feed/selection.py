@@ -13,8 +13,6 @@ from tensorflowonspark.columns import Array, Kind, Ragged, kind_of, merge
 from tensorflowonspark.errors import FeedError, did_you_mean
 from tensorflowonspark.feed_messages import SplitManifest
 
-__all__ = ["WEIGHT", "Batch", "DatasetOptions", "FeatureOptions", "Selection", "real_rows", "text_columns"]
-
 WEIGHT = "sample_weight"  # Keras's name
 _BY_COLUMN = ("shapes", "dtypes", "fill")
 Batch = tuple[dict[str, Array | Ragged], npt.NDArray[np.bool_]]  # columns, and which rows are real

@@ -16,8 +16,6 @@ from tensorflowonspark.node.feed.cache import Cache
 from tensorflowonspark.node.feed.inference import InferenceServer
 from tensorflowonspark.processes import place
 
-__all__ = ["FeedServer"]
-
 
 class FeedServer:
     """Server for the rows of feeds and of inference, which runs beside the user's program.

@@ -14,8 +14,6 @@ from tensorflowonspark.columns import Array, Kind, Ragged
 if TYPE_CHECKING:
     from tensorflowonspark.node.feed.selection import Selection
 
-__all__ = ["Allocate", "Reader", "Segment", "Shard"]
-
 Numbers = npt.NDArray[np.int64]
 Allocate = Callable[[tuple[int, ...], np.dtype[Any]], Array]  # an array of a shape and a dtype, of any values
 

@@ -16,8 +16,6 @@ from tensorflowonspark.node.feed.rows import Rows
 from tensorflowonspark.node.feed.selection import Selection
 from tensorflowonspark.node.feed.taken import TakenRows
 
-__all__ = ["Share"]
-
 _log = logging.getLogger(__name__)
 
 

@@ -19,8 +19,6 @@ from tensorflowonspark.errors import SpecError
 from tensorflowonspark.node.feed.file_columns import FIELD_ID, DataFile, ParquetFiles, constant_of, parquet_files
 from tensorflowonspark.node.feed.row_groups import RowGroup, row_groups
 
-__all__ = ["FilesToRead", "find_row_groups"]
-
 # What a reader of a Delta table must know, and its library or this module does. Other features are refused.
 _DELTA_FEATURES = {"deletionVectors", "timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"}
 

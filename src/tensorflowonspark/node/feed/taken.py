@@ -20,8 +20,6 @@ from tensorflowonspark.feed_messages import Layout, Run
 from tensorflowonspark.node.feed.shard import Numbers
 from tensorflowonspark.node.feed.windows import plan_turns, window_pieces
 
-__all__ = ["Leg", "TakenRows", "epoch_order", "find_left"]
-
 Mask = npt.NDArray[np.bool_]
 
 

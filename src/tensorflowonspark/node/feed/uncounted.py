@@ -24,8 +24,6 @@ from tensorflowonspark.node.feed.file_splits import CountedRecords, Records
 from tensorflowonspark.node.feed.selection import Selection
 from tensorflowonspark.node.feed.windows import check_rows
 
-__all__ = ["UncountedRows"]
-
 _ALONE = -1  # in place of a feed's number, of which no other process learns
 
 

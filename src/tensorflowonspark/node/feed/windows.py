@@ -20,18 +20,6 @@ from tensorflowonspark.feed_messages import SplitManifest
 from tensorflowonspark.messages import ColumnSummary
 from tensorflowonspark.node.feed.selection import Selection
 
-__all__ = [
-    "OPEN_SPLITS",
-    "Read",
-    "ReadableSplit",
-    "WindowPlan",
-    "check_rows",
-    "plan_turns",
-    "plan_windows",
-    "read_windows",
-    "window_pieces",
-]
-
 OPEN_SPLITS = 4  # that are read at the same time: network and disk wait for each other, and decoding is native code
 _WINDOWS_IN_MEMORY = 4  # the current one, the next, and the copies that decoding and shuffling make
 

@@ -7,8 +7,6 @@ import numpy as np
 
 from tensorflowonspark.keras.rounds import Vector
 
-__all__ = ["decode", "encode", "pieces"]
-
 BLOCK = 1024  # values that share an exponent
 PIECE = 1 << 19  # values of one message: a multiple of the block
 _HALF_EXPONENT = 15  # float16 has values up to 2**16: those of a block are scaled to below 2**15

@@ -22,8 +22,6 @@ from tensorflowonspark.keras.rounds import Vector
 from tensorflowonspark.messages import Peer, RoundBroken, RoundExchanged, RoundPlan
 from tensorflowonspark.node.rounds.codec import decode, encode, pieces
 
-__all__ = ["DATA", "RoundExchange", "SliceHeader"]
-
 DATA = pa.schema([("data", pa.binary())])
 _ANSWER_SECONDS = 5.0  # more than the owner of a slice waits, for its error to arrive
 

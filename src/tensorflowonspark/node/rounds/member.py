@@ -27,8 +27,6 @@ from tensorflowonspark.node.driver_link import Link, NodeSetup
 from tensorflowonspark.node.rounds.codec import decode, encode, pieces
 from tensorflowonspark.node.rounds.exchange import DATA, RoundExchange, SliceHeader, request_all
 
-__all__ = ["RoundMember"]
-
 _ATTEMPTS, _RETRY_SECONDS = 10, 0.5  # to take the weights of workers that are lost, which the driver may not know yet
 
 
