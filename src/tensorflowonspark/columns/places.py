@@ -18,7 +18,7 @@ def mixed_order(places: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     Examples
     --------
     >>> mixed_order(np.arange(5)).tolist()
-    [3, 2, 4, 0, 1]
+    [1, 0, 2, 4, 3]
     """
     first, second, third, fourth, fifth = _PRIMES
     with np.errstate(over="ignore"):
