@@ -136,8 +136,10 @@ class Network:
         while (net := draw()) in used:
             pass
         self._net, self._length, self.address = net, "64" if ipv6 else "24", f"{net}1"
+        _remove_leftovers()
         _run("ip", "link", "add", self._name, "type", "bridge")
         try:
+            _run("ip", "link", "set", self._name, "alias", str(os.getpid()))
             _run("ip", "addr", "add", f"{self.address}/{self._length}", "dev", self._name, *self._options)
             _run("ip", "link", "set", self._name, "up")
         except BaseException:
@@ -313,6 +315,16 @@ def _end(process):
 def _remove_link(name):
     if Path("/sys/class/net", name).exists():
         subprocess.run(["ip", "link", "del", name], check=False, capture_output=True)
+
+
+def _remove_leftovers():
+    """Remove the networks of processes that were killed; their hosts have ended with them."""
+    for folder in Path("/sys/class/net").glob("tf??????"):
+        owner = (folder / "ifalias").read_text().strip()
+        if owner and not psutil.pid_exists(int(owner)):
+            _remove_link(folder.name)
+            for space in Path("/run/netns").glob(f"{folder.name}-*"):
+                subprocess.run(["ip", "netns", "del", space.name], check=False, capture_output=True)
 
 
 def _run(*command, **options):
