@@ -57,6 +57,7 @@ def test_a_slow_link_that_loses_packets_costs_no_row(cluster, begun):
         cluster.network.shape(cluster.hosts[2])
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(450)
 def test_a_host_that_vanishes_is_named(cluster, begun):
     def drive(spark, shared):

@@ -10,6 +10,7 @@ among the workers.
 """
 
 import atexit
+import logging
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from tempfile import TemporaryDirectory
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Checkpoints"]
 
+_log = logging.getLogger(__name__)
 _RESTORE = "the checkpoint's restore"
 
 
@@ -395,11 +397,20 @@ class Checkpoints:
             return None, error
 
     def _usable(self, saved: SavedCheckpoint | None) -> SavedCheckpoint | None:
-        """Return a checkpoint; raise if later ones are damaged and its feed's rows are not fed again."""
+        """Return a checkpoint; raise if later ones are damaged and its feed's rows are not fed again; warn of none."""
         if saved and self._position and self._store.damaged and not self._position.is_fed_again(saved):
             raise CheckpointError(
                 f"damaged in {self.directory}: {', '.join(self._store.damaged)}; {saved.name}, the one before, was "
                 f"written in feed {saved.feed}, whose rows are not fed again in this restart: run the whole training "
                 "again, which resumes from it"
+            )
+        if not saved and self._position and self._position.begins_in:
+            _log.warning(
+                "there is no checkpoint in %s on %s, and this restart begins with feed %d, in which one was saved. If it "
+                "was saved there, the hosts do not share the directory, and what the feeds before taught is lost: give a "
+                "directory that all nodes see",
+                self.directory,
+                self._host,
+                self._position.begins_in,
             )
         return saved

@@ -87,9 +87,14 @@ class ResumePosition:
         """Report that a checkpoint is complete: a restarted program needs no earlier feed."""
         self._link.send(CheckpointSaved(self._feeds.current))
 
+    @property
+    def begins_in(self) -> int:
+        """The number of the feed with which this attempt of the program begins; above 0 in some restarts."""
+        return self._feeds.first
+
     def is_fed_again(self, saved: SavedCheckpoint) -> bool:
         """Return whether the rows after a checkpoint are fed to this attempt of the program."""
-        return not self._feeds.first or saved.feed >= self._feeds.first
+        return not self.begins_in or saved.feed >= self.begins_in
 
     def resume(self, saved: SavedCheckpoint) -> tuple[int, int]:
         """Resume the rows where a checkpoint was written; return its epoch, and the step in it.
