@@ -406,9 +406,9 @@ class Checkpoints:
             )
         if not saved and self._position and self._position.begins_in:
             _log.warning(
-                "there is no checkpoint in %s on %s, and this restart begins with feed %d, in which one was saved. If it "
-                "was saved there, the hosts do not share the directory, and what the feeds before taught is lost: give a "
-                "directory that all nodes see",
+                "there is no checkpoint in %s on %s, and this restart begins with feed %d, in which one was saved: if "
+                "it was saved there, the hosts do not share the directory, and what the feeds before taught is lost. "
+                "Give a directory that all nodes see",
                 self.directory,
                 self._host,
                 self._position.begins_in,
