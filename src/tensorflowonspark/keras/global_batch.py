@@ -21,7 +21,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from functools import cached_property
 from types import ModuleType
 from typing import Any
 
@@ -63,6 +62,8 @@ class GlobalStep:
         Whether gradients have been multiplied.
     divisors : list of tf.Tensor
         By what all replicas' losses are divided, in their order.
+    known : tf.Tensor or None
+        The number of all replicas' real rows, if the step has asked for it.
     is_compiled : bool
         Whether XLA compiles the present graph.
     graph : tf.Graph
@@ -79,6 +80,7 @@ class GlobalStep:
     late: bool
     weighted: bool = False
     divisors: list[tf.Tensor] = field(default_factory=list)
+    known: tf.Tensor | None = None  # no `functools.cached_property`, in which one replica's thread locks the others out
     is_compiled: bool = False
     graph: Any = field(default_factory=tf.compat.v1.get_default_graph)
 
@@ -112,10 +114,12 @@ class GlobalStep:
         self.divisors.append(total)
         return total
 
-    @cached_property
+    @property
     def all(self) -> tf.Tensor:
         """The number of all replicas' real rows, for which the step waits for all of them."""
-        return mark(tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, self.own))
+        if self.known is None:
+            self.known = mark(tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, self.own))
+        return self.known
 
     @property
     def share(self) -> tf.Tensor:
@@ -141,7 +145,7 @@ class GlobalStep:
 
     def total(self, loss: Any) -> Any:
         """Return the sum of all parts: what the gradients are computed of."""
-        known = "all" in vars(self)
+        known = self.known is not None
         if self.late and self.trains and (known or not (self.is_compiled or _can_weigh_gradients(self.model))):
             loss, self.late = loss * tf.cast(self.share, loss.dtype), False
         return mark(loss, KERAS)

@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 
-from tests.support.keras_table.cells import COLUMNS, MULTI_WORKER, SYNCHRONOUS, cell, on
+from tests.support.keras_table.cells import MULTI_WORKER, SYNCHRONOUS, cell, on
 from tests.support.keras_table.training import in_steps
 
 
@@ -314,7 +314,7 @@ def resample(column):
     return [len(found) == len(set(found)), set(found) <= known]
 
 
-@cell("tf.data", "snapshot", refused=on(COLUMNS, "dataset.snapshot can't record a feed"))
+@cell("tf.data", "snapshot", refused=on(SYNCHRONOUS, "dataset.snapshot can't record a feed"))
 def snapshot(column):
     place = column.place() / f"snapshot-{column.ctx.index if column.ctx else 0}"
     return counted(column, lambda data: data.snapshot(str(place)), column.even("id"))

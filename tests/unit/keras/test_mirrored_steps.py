@@ -1,0 +1,58 @@
+"""Steps of a model's own on several devices of one process: what callbacks see is what one device shows."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+_PROGRAM = """
+import json
+import sys
+from tensorflowonspark.keras import hooks
+hooks.install()
+import keras
+import numpy as np
+import tensorflow as tf
+
+cpu = tf.config.list_physical_devices("CPU")[0]
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+x, y = np.linspace(0, 1, 11, dtype="f4")[:, None], np.linspace(1, 3, 11, dtype="f4")[:, None]
+
+
+class Own(keras.Sequential):
+    def train_step(self, data):
+        return {**super().train_step(data), "own": 2.0}
+
+    def test_step(self, data):
+        return {**super().test_step(data), "own": 2.0}
+
+
+def shown(strategy):
+    seen = []
+    with strategy.scope():
+        model = Own([keras.Input((1,)), keras.layers.Dense(1, kernel_initializer="ones")])
+        model.compile("sgd", "mse", metrics=["mae"])
+    data = tf.data.Dataset.from_tensor_slices((x, y)).batch(4)
+    note = lambda _, logs: seen.append([logs[name] for name in sorted(logs)])
+    callback = keras.callbacks.LambdaCallback(on_train_batch_end=note)
+    history = model.fit(data, epochs=2, verbose=0, callbacks=[callback]).history
+    found = model.evaluate(data, verbose=0, return_dict=True)
+    return [[float(each) for each in step] for step in seen], history, found
+
+
+one = shown(tf.distribute.get_strategy())
+print(json.dumps([one, shown(tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]))]))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_steps_of_ones_own_on_two_devices_show_what_one_shows():
+    """A short last batch has two rows on the first device and one on the second."""
+    done = subprocess.run([sys.executable, "-c", _PROGRAM], capture_output=True, text=True, check=False, timeout=110)
+    assert not done.returncode, done.stderr[-3000:]
+    (steps, history, found), (own_steps, own_history, own_found) = json.loads(done.stdout.splitlines()[-1])
+    assert own_steps == [pytest.approx(each, rel=1e-5) for each in steps]
+    assert own_history == {name: pytest.approx(each, rel=1e-5) for name, each in history.items()}
+    assert own_found == pytest.approx(found, rel=1e-5)
