@@ -33,6 +33,7 @@ WITH_SPARK = {
     "tensorflowonspark.frames.reductions",
     "tensorflowonspark.ml.adapting",
     "tensorflowonspark.ml.model",
+    "tensorflowonspark.ml.summary",
     "tensorflowonspark.storage.hadoop",
     "tensorflowonspark.tfrecords.functions",
 }

@@ -6,7 +6,7 @@ import socket
 import pytest
 
 from tensorflowonspark.cli import main
-from tensorflowonspark.cli.doctor import Redaction
+from tensorflowonspark.cli.redaction import Redaction
 from tensorflowonspark.secrecy import is_secret
 
 

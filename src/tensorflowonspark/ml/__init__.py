@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tensorflowonspark.ml.estimator import KerasEstimator as KerasEstimator
     from tensorflowonspark.ml.model import KerasModel as KerasModel
-    from tensorflowonspark.ml.model import TrainingSummary as TrainingSummary
+    from tensorflowonspark.ml.summary import TrainingSummary as TrainingSummary
 
 __all__ = ["KerasEstimator", "KerasModel", "TrainingSummary"]
 
-_MODULES = {"KerasEstimator": "estimator", "KerasModel": "model", "TrainingSummary": "model"}
+_MODULES = {"KerasEstimator": "estimator", "KerasModel": "model", "TrainingSummary": "summary"}
 
 
 def __getattr__(name: str) -> Any:

@@ -8,7 +8,7 @@ import cloudpickle
 from pyspark.ml import Model
 from pyspark.ml.util import MLReadable, MLReader, MLWritable, MLWriter
 
-from tensorflowonspark.columns import arrow_type, check_schema, natural_type, quoted
+from tensorflowonspark.columns import arrow_type, check_schema, natural_type
 from tensorflowonspark.declarations import shows
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.ml.code import WithCode, code_for
@@ -20,107 +20,16 @@ from tensorflowonspark.ml.params import ModelParams, ModelSettings, check_column
 from tensorflowonspark.ml.persistence import StageReader, StageWriter
 from tensorflowonspark.ml.predict import PredictPlan, TakenColumns, with_results
 from tensorflowonspark.ml.serialization import is_model, load_model, serialize_model
+from tensorflowonspark.ml.summary import TrainingSummary
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
     from pyspark.sql.types import DataType
     from typing_extensions import Self, Unpack
 
     from tensorflowonspark.keywords import ModelKeywords
 
 _ADVICE = "To skip such rows, or keep them with null results: handleInvalid='skip' or 'keep'"
-
-
-class TrainingSummary:
-    """The values of each metric after each epoch; those of the validation rows are named ``val_...``.
-
-    Parameters
-    ----------
-    history : mapping
-        The values of each metric, one for each epoch.
-
-    Examples
-    --------
-    >>> summary = TrainingSummary({"loss": [2.0, 1.0], "val_loss": [2.5, 1.5]})
-    >>> summary.totalIterations, summary.objectiveHistory
-    (2, [2.0, 1.0])
-    >>> summary.history(spark).show()
-    +-----+----+--------+
-    |epoch|loss|val_loss|
-    +-----+----+--------+
-    |    0| 2.0|     2.5|
-    |    1| 1.0|     1.5|
-    +-----+----+--------+
-    <BLANKLINE>
-    """
-
-    def __init__(self, history: Mapping[str, Sequence[float]]) -> None:
-        self._history = {name: [float(value) for value in values] for name, values in history.items()}
-
-    @property
-    def totalIterations(self) -> int:
-        """The number of epochs."""
-        return max(map(len, self._history.values()), default=0)
-
-    @property
-    def objectiveHistory(self) -> list[float]:
-        """The loss of each epoch."""
-        return self._history.get("loss", [])
-
-    def history(self, spark: "SparkSession") -> "DataFrame":
-        """Return the history as a DataFrame.
-
-        Parameters
-        ----------
-        spark : SparkSession
-            The session that makes it.
-
-        Returns
-        -------
-        DataFrame
-            A row for each epoch: its number ``epoch`` from 0, and a column of doubles for each metric.
-        """
-        columns = list(self._history.values())
-        rows = [
-            (epoch, *(values[epoch] if epoch < len(values) else None for values in columns))
-            for epoch in range(self.totalIterations)
-        ]
-        types = ", ".join(["epoch int", *(f"{quoted(name)} double" for name in self._history)])
-        return spark.createDataFrame(rows, types)
-
-    def plot(self, path: str | None = None) -> Any:
-        """Plot each metric over the epochs, for training and validation rows; needs matplotlib.
-
-        Parameters
-        ----------
-        path : str, optional
-            A file to save the picture to, in the format of its suffix.
-
-        Returns
-        -------
-        matplotlib.figure.Figure
-
-        Examples
-        --------
-        >>> len(TrainingSummary({"loss": [2.0, 1.0], "accuracy": [0.5, 0.9]}).plot().axes)
-        2
-        """
-        from matplotlib.figure import Figure
-
-        metrics = [name for name in self._history if not name.startswith("val_")]
-        figure = Figure(figsize=(5 * max(1, len(metrics)), 3.6), layout="constrained")
-        for axes, metric in zip(figure.subplots(1, max(1, len(metrics)), squeeze=False)[0], metrics, strict=False):
-            for name, label in ((metric, "training"), (f"val_{metric}", "validation")):
-                if name in self._history:
-                    values = self._history[name]
-                    axes.plot(range(1, len(values) + 1), values, marker="o", markersize=3, label=label)
-            axes.set(xlabel="epoch", title=metric)
-            axes.xaxis.get_major_locator().set_params(integer=True)
-            axes.spines[["top", "right"]].set_visible(False)
-            axes.legend(frameon=False)
-        if path is not None:
-            figure.savefig(path, dpi=120)
-        return figure
 
 
 @shows(ModelSettings)

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from tensorflowonspark.driver.run_log import open_log
 from tensorflowonspark.driver.tracking import Fit, fit_parameters, scalars
-from tensorflowonspark.ml.mlflow import TakenTypes
 from tensorflowonspark.ml.model import KerasModel
 from tensorflowonspark.ml.params import ModelParams, is_plain
+from tensorflowonspark.ml.taken_types import TakenTypes
 from tensorflowonspark.secrecy import is_secret
 
 if TYPE_CHECKING:

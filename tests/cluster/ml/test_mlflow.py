@@ -15,7 +15,7 @@ from pyspark.sql import functions as f
 import tensorflowonspark as tfos
 import tensorflowonspark.ml.mlflow as flavor
 from tensorflowonspark.ml import KerasEstimator, KerasModel
-from tensorflowonspark.ml.mlflow import TakenTypes
+from tensorflowonspark.ml.taken_types import TakenTypes
 from tests.support.spark_types import ROWS, TAKEN, source
 
 pytestmark = [pytest.mark.masters("local"), pytest.mark.timeout(240)]

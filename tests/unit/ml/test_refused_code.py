@@ -20,10 +20,10 @@ import tensorflowonspark.ml.mlflow as flavor
 from tensorflowonspark.ml import KerasEstimator, KerasModel
 from tensorflowonspark.ml.code import check_code
 from tensorflowonspark.ml.distribution import load_call
-from tensorflowonspark.ml.mlflow import TakenTypes
 from tensorflowonspark.ml.model_bundle import fetch_keras_model, fetch_saved_model
 from tensorflowonspark.ml.persistence import StageReader
 from tensorflowonspark.ml.serialization import load_model
+from tensorflowonspark.ml.taken_types import TakenTypes
 from tests.support.custom_layers import model_of
 
 pytestmark = pytest.mark.timeout(120)

@@ -10,7 +10,7 @@ from pyspark.ml.linalg import Vectors, VectorUDT
 from pyspark.sql import types as t
 
 from tensorflowonspark.errors import FeedError
-from tensorflowonspark.ml.mlflow import TakenTypes
+from tensorflowonspark.ml.taken_types import TakenTypes
 
 NOON = pd.Timestamp("2024-02-03 12:00")
 

@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from tensorflowonspark.messages import GpuUsage
-from tensorflowonspark.supervisor.liveness import UsageMeter
+from tensorflowonspark.supervisor.usage import UsageMeter
 
 _PARENT = """
 import subprocess, sys

@@ -7,7 +7,8 @@ from tensorflowonspark import storage
 from tensorflowonspark.errors import FeedError
 from tensorflowonspark.keras.provenance import report_read
 from tensorflowonspark.v2.deprecation import removed
-from tensorflowonspark.v2.inlet import END, END_OF_PARTITION, Inlet, PartitionRows, PendingResults
+from tensorflowonspark.v2.inlet import Inlet
+from tensorflowonspark.v2.input_queue import END, END_OF_PARTITION, PartitionRows, PendingResults
 
 __all__ = [
     "DataFeed",
