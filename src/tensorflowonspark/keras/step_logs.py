@@ -31,18 +31,23 @@ def of_all_replicas(model: Any, logs: Any) -> Any:
     if not isinstance(logs, dict) or not all(map(_is_real, logs.values())):
         return logs
     kept = {name: tf.convert_to_tensor(value) for name, value in logs.items()}
-    metrics = [each for each in model.metrics if _is_summed(each) and _results(each).keys() & kept.keys()]
-    own = {name: value for each in metrics for name, value in _results(each).items() if name in kept}
-    equal = [tf.cast(tf.reduce_all(_same(kept[name], value)), tf.float32) for name, value in own.items()]
+    own = [(each, _results(each)) for each in model.metrics if _is_summed(each)]
+    metrics = [each for each, results in own if results.keys() & kept.keys()]
+    equal = {
+        name: tf.cast(tf.reduce_all(_same(kept[name], value)), tf.float32)
+        for _, results in own
+        for name, value in results.items()
+        if name in kept
+    }
     states = [[tf.convert_to_tensor(variable) for variable in each.variables] for each in metrics]
-    values, equal, states = _sums((list(kept.values()), equal, states))
+    values, equal, states = _sums((kept, equal, states))
     count = tf.distribute.get_strategy().num_replicas_in_sync
-    found = StepLogs((name, value / count) for name, value in zip(kept, values, strict=True))
+    found = StepLogs((name, value / count) for name, value in values.items())
     for metric, state in zip(metrics, states, strict=True):
         for name, value in _results(metric, state).items():
             if name in kept:
-                of_metric = equal[list(own).index(name)] == count
-                found[name] = tf.where(of_metric, tf.cast(tf.convert_to_tensor(value), found[name].dtype), found[name])
+                of_all = tf.cast(tf.convert_to_tensor(value), found[name].dtype)
+                found[name] = tf.where(equal[name] == count, of_all, found[name])
     return found
 
 
