@@ -5,7 +5,7 @@ import time
 import pytest
 
 import tensorflowonspark as tfos
-from tests.support.host_cluster import host_cluster
+from tests.support.host_cluster import host_cluster, slow_fit, slow_rows
 
 
 @pytest.fixture(scope="module")
@@ -16,28 +16,14 @@ def pair(tmp_path_factory):
 
 
 def train(args, ctx):
-    import keras
     import tensorflow as tf
 
-    keras.utils.set_random_seed(1)
-    with tf.distribute.MultiWorkerMirroredStrategy().scope():
-        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
-        model.compile("sgd", "mse")
-
-    class Slow(keras.callbacks.Callback):
-        def on_train_batch_end(self, batch, logs=None):
-            time.sleep(0.1)
-            if batch == 10:
-                print("ready", flush=True)
-
-    model.fit(ctx.dataset(8, features="x", label="y"), epochs=2, verbose=0, callbacks=[Slow()])
-    return [each.tolist() for each in model.get_weights()]
+    return slow_fit(ctx, tf.distribute.MultiWorkerMirroredStrategy())
 
 
 def drive(spark, program):
-    data = spark.range(400).selectExpr("array(id % 2, id % 3, id % 5, id % 7) as x", "float(id % 2) as y")
     with tfos.Cluster(spark, program, num_workers=2, show="all") as cluster:
-        cluster.train(data.repartition(4))
+        cluster.train(slow_rows(spark))
         return cluster.join()
 
 
@@ -70,21 +56,11 @@ def test_a_training_in_step_that_a_longer_cut_ends_names_the_host(pair):
 
 
 def average(args, ctx):
-    import keras
-
-    keras.utils.set_random_seed(1)
-    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
-    model.compile("sgd", "mse")
-
-    class Slow(keras.callbacks.Callback):
-        def on_train_batch_end(self, batch, logs=None):
-            time.sleep(0.1)
-            if batch == 10:
-                print("ready", flush=True)
+    import tensorflow as tf
 
     rounds = tfos.keras.DiLoCo(every=4)
-    model.fit(ctx.dataset(8, features="x", label="y"), epochs=2, verbose=0, callbacks=[Slow(), rounds])
-    return rounds.rounds, [each.tolist() for each in model.get_weights()]
+    weights = slow_fit(ctx, tf.distribute.get_strategy(), rounds)
+    return rounds.rounds, weights
 
 
 @pytest.mark.slow

@@ -208,6 +208,32 @@ def host_cluster(directory, workers=(0, 1, 2), cores=1, memory="1g", count_hosts
         yield HostCluster(network, members, own, shared, stack.enter_context(cluster))
 
 
+def slow_fit(ctx, strategy, *callbacks):
+    """Train a small model for ten seconds and more; print "ready" after ten steps, and return the weights."""
+    import keras
+
+    keras.utils.set_random_seed(1)
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+
+    class Slow(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            time.sleep(0.1)
+            if batch == 10:
+                print("ready", flush=True)
+
+    dataset = ctx.dataset(8, features="x", label="y")
+    model.fit(dataset, epochs=2, verbose=0, callbacks=[Slow(), *callbacks])
+    return [each.tolist() for each in model.get_weights()]
+
+
+def slow_rows(spark):
+    """Return the rows of `slow_fit`."""
+    data = spark.range(400).selectExpr("array(id % 2, id % 3, id % 5, id % 7) as x", "float(id % 2) as y")
+    return data.repartition(4)
+
+
 def main(path):
     """Be a driver's program: call the function, write what it returns or raises."""
     for pickler in (cloudpickle, spark_cloudpickle):  # executors can't import the tests
