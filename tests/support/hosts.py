@@ -202,7 +202,7 @@ class Network:
         return host
 
     def cut(self, host, other=None):
-        """Drop all packets between a host and another one, by default all others; no one is told."""
+        """Drop all packets between a host and another one, by default all others; neither side gets an error."""
         one, two = host.address, other.address if other else None
         rules = [f"{self._ip} saddr {one}", f"{self._ip} daddr {one}"]
         if other:
@@ -250,7 +250,7 @@ class Network:
                 _run(*place, "qdisc", "add", "dev", device, "root", *slow)
 
     def kill(self, host):
-        """Have a host vanish with all that runs on it, so that no other is told."""
+        """Have a host vanish with all that runs on it, without a packet to any other."""
         self._drop(("killed", host.address), [f"{self._ip} {way} {host.address}" for way in ("saddr", "daddr")])
         _end(host.process)
 

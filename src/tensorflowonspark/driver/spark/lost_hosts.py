@@ -1,4 +1,4 @@
-"""Hosts that do not answer: Spark is told of their executors, which it would take for alive for a minute or more."""
+"""Hosts that do not answer: Spark replaces their executors, which it would take for alive for a minute or more."""
 
 from typing import TYPE_CHECKING
 

@@ -277,7 +277,10 @@ def _most_cores(context: "SparkContext") -> int:
 def unseen_executors(context: "SparkContext") -> str:
     """Return which executors an application never sees, as a text."""
     host = context.getConf().get("spark.driver.host")
-    return f"executors that can't reach the driver at {host}, spark.driver.host, end as they start: their logs say so"
+    return (
+        f"executors that can't reach the driver at {host}, spark.driver.host, end as they start: their logs have "
+        "the reason"
+    )
 
 
 def driver_host(context: "SparkContext") -> tuple[str, str]:

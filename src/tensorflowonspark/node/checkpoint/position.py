@@ -53,7 +53,7 @@ class ResumePosition:
         return {**position, "rows": self._feeds.fingerprint} if batch else position
 
     def write(self, local: str, step: int, epoch: int, batch: int) -> None:
-        """Write which rows the steps of an epoch have taken to a checkpoint's local directory, if they can be told.
+        """Write which rows the steps of an epoch have taken to a checkpoint's local directory, if they are known.
 
         Parameters
         ----------
@@ -73,7 +73,7 @@ class ResumePosition:
         self._feeds.taken_before = self._taken_before
 
     def _taken_before(self, step: int) -> TakenRows | None:
-        """Return the rows that a program's steps have taken of an epoch, if the restored checkpoint says so."""
+        """Return the rows that a program's steps have taken of an epoch, if the restored checkpoint has them."""
         assert self._restored is not None
         saved, taken = self._restored
         if saved.step != step or saved.feed != self._feeds.current:

@@ -152,7 +152,7 @@ class Feeds:
         return None if self._opened is None else self._opened._share.resume_from(taken)
 
     def taken(self, step: int, batch: int) -> TakenRows | None:
-        """Return the rows that the steps of the current epoch have taken, if these can be told (`Passes.taken`)."""
+        """Return the rows that the steps of the current epoch have taken, if these are known (`Passes.taken`)."""
         latest = None if self._opened is None else self._opened._share.latest
         found = None if latest is None else latest.taken(step, batch)
         return None if found is None else replace(found, fingerprint=self.fingerprint)

@@ -154,7 +154,7 @@ class Passes:
         return Leg(layout, taken, steps, self.shares.batch_size, self._seed, window_rows)
 
     def taken(self, step: int, batch: int) -> TakenRows | None:
-        """Return the rows that the current epoch's steps have taken; None if these can't be told.
+        """Return the rows that the current epoch's steps have taken; None if these are unknown.
 
         Parameters
         ----------

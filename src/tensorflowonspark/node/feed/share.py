@@ -35,8 +35,8 @@ class Share:
     report : callable
         Takes a `Progress` before each batch.
     taken_before : callable, optional
-        Takes a number of steps; returns the rows of their last epoch that they have taken, if a checkpoint that was
-        restored says so.
+        Takes a number of steps; returns the rows of their last epoch that they have taken, if a checkpoint was restored
+        that has them.
 
     Attributes
     ----------
