@@ -27,8 +27,7 @@ from tensorflowonspark.driver.spark.jobs import (
 )
 from tensorflowonspark.driver.spark.ledger import Lease
 from tensorflowonspark.driver.spark.local_nodes import LocalNodes
-from tensorflowonspark.driver.spark.lost_hosts import give_up_host
-from tensorflowonspark.driver.spark.preemption import was_preempted
+from tensorflowonspark.driver.spark.lost_executors import give_up_host, was_preempted
 from tensorflowonspark.driver.spark.private_names import HADOOP, explained
 from tensorflowonspark.driver.spark.resources import allocates_dynamically, driver_host, find_slots, listen
 from tensorflowonspark.driver.spark.slots import ApplicationSlots, Reservation

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tensorflowonspark.driver.spark.preemption import is_preemption
+from tensorflowonspark.driver.spark.lost_executors import is_preemption
 
 
 @pytest.mark.parametrize(

@@ -1,14 +1,16 @@
-"""Preemptions: executors that Spark has decommissioned, or that the cluster manager has taken for itself or for others.
+"""Lost executors: why Spark has lost one, and that it gives up those of a host that does not answer.
 
 Spark's driver learns from the cluster manager why an executor has ended, and shows it as text (``removeReason`` of the
-REST API). A supervisor notices the end of its executor earlier, within milliseconds.
+REST API): it may be a preemption, as of an executor that Spark has decommissioned, or that the cluster manager has
+taken for itself or for others. A supervisor notices the end of its executor earlier, within milliseconds. A host that
+does not answer Spark takes for alive for a minute or more.
 """
 
 import re
 import time
 from typing import TYPE_CHECKING
 
-from tensorflowonspark.driver.spark.private_names import PREEMPTION, explained
+from tensorflowonspark.driver.spark.private_names import LOST_HOSTS, PREEMPTION, explained
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -64,3 +66,29 @@ def was_preempted(context: "SparkContext", executor: str) -> bool:
             if time.monotonic() - begin > (_REASON_SECONDS if noticed else _NOTICE_SECONDS):
                 return False
             time.sleep(_CHECK_SECONDS)
+
+
+def give_up_host(context: "SparkContext", executor: str) -> None:
+    """Have Spark replace all executors on the host of one, and run nothing on them any more.
+
+    It is what Spark does itself with an executor that sends no heartbeat for ``spark.network.timeout``
+    (``HeartbeatReceiver``): the cluster manager is asked for another one, and what it had stored counts as lost.
+
+    Parameters
+    ----------
+    context : SparkContext
+        The application.
+    executor : str
+        Spark's id of the executor.
+    """
+    with explained(LOST_HOSTS):
+        scala, jvm = context._jsc.sc(), context._jvm
+        backend, store = scala.schedulerBackend(), scala.statusStore()
+        host = str(store.executorSummary(executor).hostPort()).rpartition(":")[0]
+        present = store.executorList(True)
+        for summary in (present.apply(number) for number in range(present.size())):
+            if summary.id() != "driver" and str(summary.hostPort()).rpartition(":")[0] == host:
+                scala.killAndReplaceExecutor(summary.id())
+                where = jvm.scala.Option.apply(host)
+                lost = jvm.org.apache.spark.scheduler.ExecutorProcessLost("its host does not answer", where, False)
+                backend.removeExecutor(summary.id(), lost)
