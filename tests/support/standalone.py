@@ -45,7 +45,7 @@ def unused_port():
 
 
 def _wait_until_up(host, port):
-    """Wait until the master listens: an application that finds none gives up after a minute."""
+    """Wait until the master listens: a worker that finds none tries again after 5 to 15 s only."""
     end = time.monotonic() + _START_SECONDS
     while True:
         try:
@@ -81,10 +81,10 @@ def standalone_cluster(directory, cores, memory="3g", hosts=("127.0.0.1",), mast
     port = unused_port()
     url = f"spark://{address_of(master)}:{port}"
     processes = [_start(directory, "master", "Master", master, "--port", str(port))]
-    for number, each in enumerate(cores):
-        processes.append(start_worker(directory, url, number, each, memory, hosts[number % len(hosts)]))
     try:
         _wait_until_up(address_of(master), port)
+        for number, each in enumerate(cores):
+            processes.append(start_worker(directory, url, number, each, memory, hosts[number % len(hosts)]))
         yield url
     finally:
         for process in reversed(processes):
