@@ -57,6 +57,29 @@ def test_a_slow_link_that_loses_packets_costs_no_row(cluster, begun):
         cluster.network.shape(cluster.hosts[2])
 
 
+@pytest.mark.timeout(300)
+def test_rows_are_compressed_on_a_slow_link(cluster):
+    def feed_wide(spark):
+        data = spark.range(0, ROWS, 1, 2 * PARTITIONS).selectExpr("id", "array_repeat(id, 8000) as x")
+        with tfos.Cluster(spark, read, {}, num_workers=3) as nodes:
+            nodes.train(data, timeout=200)
+            return sorted(row for feeds in nodes.join().values() for row in feeds[0][0])
+
+    def received():
+        return sum(map(cluster.network.received, cluster.hosts))
+
+    before = received()
+    for host in cluster.hosts:
+        cluster.network.shape(host, megabits=100)
+    try:
+        assert cluster.run(feed_wide) == list(range(ROWS))
+    finally:
+        for host in cluster.hosts:
+            cluster.network.shape(host)
+    others = ROWS * 8000 * 8 * 2 / 3  # bytes that go to other hosts
+    assert received() - before < others / 2  # the first ones show that the network is slow
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(450)
 def test_a_host_that_vanishes_is_named(cluster, begun):

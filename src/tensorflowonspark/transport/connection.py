@@ -208,7 +208,7 @@ class Exchange(_Call):
         if kind is Frame.SCHEMA:
             self._socket.read_schema(data)
             kind, data = self._socket.receive(HEADER_BYTES)
-        return None if kind is Frame.END else self._socket.read_batch(data)
+        return None if kind is Frame.END else self._socket.read_batch(kind, data)
 
     def cancel(self) -> None:
         """Break the exchange off, from any thread: a call that waits for the other side fails."""

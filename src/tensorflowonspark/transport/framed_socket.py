@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
+from tensorflowonspark.transport.compression import Compression, speed_of, stream_of
 from tensorflowonspark.transport.credentials import Credentials
 from tensorflowonspark.transport.silence import is_unanswered, watch
 from tensorflowonspark.transport.tls import TlsSocket
@@ -38,9 +39,10 @@ class Frame(IntEnum):
     TAKEN = 4  # nothing: the file is stored
     NOT_OPENED = 5  # nothing: the file can't be opened there
     SCHEMA = 6  # Arrow's message of the schema of the batches that follow
-    BATCH = 7  # Arrow's message of a batch; if it has dictionaries, a stream of that batch
-    END = 8  # nothing: no more of the call comes from this side
-    ERROR = 9  # a text: the call has failed
+    BATCH = 7  # Arrow's message of a batch
+    STREAM = 8  # a stream of Arrow's of one batch, which has dictionaries or is compressed
+    END = 9  # nothing: no more of the call comes from this side
+    ERROR = 10  # a text: the call has failed
 
 
 class Refused(ConnectionLost):
@@ -48,6 +50,7 @@ class Refused(ConnectionLost):
 
 
 _KINDS = frozenset(Frame)
+BATCHES = frozenset({Frame.BATCH, Frame.STREAM})
 _all: "weakref.WeakSet[FramedSocket]" = weakref.WeakSet()
 
 
@@ -77,8 +80,8 @@ class FramedSocket:
         self._received = memoryview(bytearray(_JOINED_BYTES))
         self._start = self._end = 0  # of the bytes in it that no frame has taken yet
         self._sends_dictionaries = False  # in batches of the schema that was sent last
+        self._compression = Compression(sock)
         self._schema: pa.Schema | None = None  # of the batches that come
-        self._gets_dictionaries = False  # in these
         self.broken = ""  # why it was broken off
         if sock.family != socket.AF_UNIX:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -128,15 +131,10 @@ class FramedSocket:
 
     def send_batch(self, batch: "pa.RecordBatch") -> None:
         """Send a batch of the schema that was sent last."""
-        import pyarrow as pa
-
-        if self._sends_dictionaries:
-            sink = pa.BufferOutputStream()
-            with pa.ipc.new_stream(sink, batch.schema) as writer:
-                writer.write_batch(batch)
-            self.send(Frame.BATCH, sink.getvalue())
-        else:
-            self.send(Frame.BATCH, batch.serialize())
+        stream = self._compression.compress(batch)
+        if stream is None and self._sends_dictionaries:
+            stream = stream_of(batch)
+        self.send(Frame.BATCH if stream is None else Frame.STREAM, batch.serialize() if stream is None else stream)
 
     # ---- receiving
 
@@ -179,13 +177,13 @@ class FramedSocket:
             If it has ended, or sends more than `limit` bytes that are no batch.
         """
         kind, size = _HEAD.unpack(self.read(_HEAD.size))
-        if kind == Frame.BATCH and size <= _BATCH_BYTES:
+        if kind in BATCHES and size <= _BATCH_BYTES:
             import pyarrow as pa
 
             with connection_errors():
                 buffer = pa.allocate_buffer(size)
             self._fill(memoryview(buffer).cast("B"))
-            return Frame.BATCH, buffer
+            return Frame(kind), buffer
         limit = _ERROR_BYTES if kind == Frame.ERROR else limit
         if kind not in _KINDS or size > limit:
             raise ConnectionLost(f"a message of the other side has {size} bytes (kind {kind}), outside of 0 to {limit}")
@@ -213,17 +211,16 @@ class FramedSocket:
             self._schema = schema = pa.ipc.read_schema(pa.py_buffer(data))
         except (pa.ArrowException, OSError) as error:
             raise ConnectionLost(f"the other side sent no schema: {error}") from error
-        self._gets_dictionaries = _has_dictionaries(schema)
         return schema
 
-    def read_batch(self, data: "bytes | pa.Buffer") -> "pa.RecordBatch":
-        """Return the batch in the bytes of a frame, without copying them."""
+    def read_batch(self, kind: Frame, data: "bytes | pa.Buffer") -> "pa.RecordBatch":
+        """Return the batch in the bytes of a frame; it is not copied unless it is compressed."""
         import pyarrow as pa
 
         if self._schema is None:
             raise ConnectionLost("the other side sent a batch before its schema")
         try:
-            if self._gets_dictionaries:
+            if kind is Frame.STREAM:
                 return pa.ipc.open_stream(data).read_next_batch()
             return pa.ipc.read_record_batch(data, self._schema)
         except (pa.ArrowException, OSError) as error:
@@ -274,6 +271,8 @@ class FramedSocket:
 
     def close(self) -> None:
         """Close the connection."""
+        with suppress(OSError):
+            speed_of(self._socket)  # the next one to this host may be as short
         self.abort()
         self._socket.close()
 

@@ -20,7 +20,7 @@ from tensorflowonspark.errors import ClusterError, error_text
 from tensorflowonspark.terminal import CONSOLE
 from tensorflowonspark.transport.channel import Channel
 from tensorflowonspark.transport.credentials import Credentials
-from tensorflowonspark.transport.framed_socket import Frame, FramedSocket
+from tensorflowonspark.transport.framed_socket import BATCHES, Frame, FramedSocket
 from tensorflowonspark.transport.handshake import prove_to_client
 from tensorflowonspark.transport.shared_file import FileRef, open_shared
 from tensorflowonspark.transport.wire import HEADER_BYTES, MESSAGE_BYTES, ConnectionLost, pack, unpack
@@ -250,8 +250,8 @@ class _Items:
                 kind, data = self._socket.receive(HEADER_BYTES)
             except ConnectionLost as error:
                 raise ConnectionLost(f"the sender ended before the end of its partition ({error})") from None
-            if kind is Frame.BATCH:
-                yield self._socket.read_batch(data)
+            if kind in BATCHES:
+                yield self._socket.read_batch(kind, data)
             elif kind is Frame.FILE:
                 yield from self._mapped(unpack(data))
             elif kind is Frame.END:
