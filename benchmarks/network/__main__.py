@@ -2,8 +2,9 @@
 
 ``feed`` has Spark's rows on three hosts and feeds nodes on two of them, beside the same on one host, a Spark shuffle
 of the same rows, and a plain socket. ``slow`` does so at 100 Mbit/s, with rows of noise and rows like images.
-``gradients`` times the steps of two workers that train in step on two hosts, by the size of their gradients. Hosts are
-made of Linux's namespaces, by root, on one machine: they share its cores.
+``gradients`` times the steps of two workers that train in step on two hosts, by the size of their gradients. ``many``
+has a worker on each of up to sixteen hosts, one of which vanishes. Hosts are made of Linux's namespaces, by root: they
+share this machine's cores.
 """
 
 import os
@@ -15,15 +16,23 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.common.command import command, run
-from benchmarks.common.report import circumstances, median_and_range, table
+from benchmarks.common.report import circumstances, median_and_range, percent, table
 from benchmarks.common.rounds import Contender, take_turns
 from benchmarks.network.contender import WIDTH
+from benchmarks.network.many import one_run
 from tests.support.host_cluster import host_cluster
 
 _ROW_BYTES = WIDTH * 4 + 4 + 8  # with the offset of the list, and the id
 _ROWS, _SLOW_ROWS = 160_000, 16_000
 _MEGABITS = 100
 _GRADIENTS = (1, 10, 100)  # MB
+_WORKERS = (2, 4, 8, 16)
+_EVENTS = {
+    "up": "all are up",
+    "first steps": "fed, and first steps",
+    "lost, and started again": "from a host's end to the restart",
+    "lost, and next steps": "to the next steps",
+}
 _KINDS = {"noise": "noise, which no compression makes small", "images": "like images: four of five values are zero"}
 
 
@@ -42,9 +51,18 @@ class Bench:
 
     def __init__(self, options, stack, log):
         self.options, self._stack, self._log = options, stack, log
-        self._apart = self._hosts(3)
-        self._apart_contender = self._application(self._apart)
-        self._together = None
+        self._apart = self._apart_contender = self._together = None
+
+    def open(self):
+        """Make three hosts and an application on them, unless they are there."""
+        if self._apart is None:
+            self._apart = self._hosts(3)
+            self._apart_contender = self._application(self._apart)
+
+    def close(self):
+        """End what was made."""
+        self._stack.close()
+        self._apart = self._together = None
 
     def _hosts(self, count):
         directory = Path(self._stack.enter_context(tempfile.TemporaryDirectory()))
@@ -142,7 +160,14 @@ def gradients(bench):
     bench.limit(None)
 
 
-_PARTS = {"feed": feed, "slow": slow, "gradients": gradients}
+def many(bench):
+    """Measure clusters of more and more hosts, each once."""
+    bench.close()
+    for workers in _WORKERS:
+        yield f"many {workers}", one_run(workers)
+
+
+_PARTS = {"feed": feed, "slow": slow, "gradients": gradients, "many": many}
 
 
 def measure(options, log):
@@ -150,6 +175,8 @@ def measure(options, log):
     with ExitStack() as stack:
         bench = Bench(options, stack, log)
         for part in options.parts.split(","):
+            if part != "many":
+                bench.open()
             for name, found in _PARTS[part](bench):
                 yield {"about": circumstances(options), name: found}
 
@@ -194,6 +221,14 @@ def report(results):
             "socket",
         ]
         sections["gradients"] = f"{results['about']}\n\n{table(head, rows)}"
+    rows = [
+        [title.removeprefix("many "), *(f"{found[name]:.0f} s" for name in _EVENTS), percent(found["driver"])]
+        for title, found in results.items()
+        if title.startswith("many")
+    ]
+    if rows:
+        head = ["workers", *_EVENTS.values(), "the driver's host, of all processor time"]
+        sections["many"] = f"{results['about']} Each run once.\n\n{table(head, rows)}"
     return sections
 
 

@@ -29,7 +29,7 @@ from tests.support.paths import ROOT
 from tests.support.processes import ended, has_ended
 from tests.support.standalone import standalone_cluster, start_worker
 
-NAMES = ("one", "two", "three", "four", "five")
+NAMES = ("one", "two", "three", "four", "five", *(f"host-{number}" for number in range(6, 33)))
 _SETTINGS = {
     "spark.executor.cores": "1",
     "spark.executor.memory": "512m",
