@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Protocol
 
+from tensorflowonspark.keras.session import session
+
 _LENGTH = "_tensorflowonspark_length"
 _SAME_LENGTH = ("_MapDataset", "_OptionsDataset", "_ParallelMapDataset", "_PrefetchDataset")  # classes of tf.data
 _DROPPING = ("Filter", "IgnoreErrors", "Skip", "Take", "Unique")  # in the names of classes of datasets
@@ -103,22 +105,19 @@ class StatePass:
     @contextmanager
     def begin() -> Iterator["StatePass"]:
         """Have feeds return real rows only for the duration of a context."""
-        _running.append(StatePass())
+        session.state_passes.append(StatePass())
         try:
-            yield _running[-1]
+            yield session.state_passes[-1]
         finally:
-            _running.pop()
-
-
-_running: list[StatePass] = []
+            session.state_passes.pop()
 
 
 def state_pass() -> bool:
     """Return whether a layer adapts now."""
-    return bool(_running)
+    return bool(session.state_passes)
 
 
 def note_rows() -> None:
     """Record that a feed returns rows, or would if this worker had any."""
-    for each in _running:
+    for each in session.state_passes:
         each.fed = True

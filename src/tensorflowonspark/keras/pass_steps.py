@@ -5,23 +5,21 @@ from typing import Any
 
 from tensorflowonspark.keras.feed_tracking import PassLength, pass_length
 from tensorflowonspark.keras.hooks import wrap
-
-_to_skip = [0]  # steps to skip in the next pass that Keras begins
-_length: list[PassLength | None] = [None]  # of its current pass, if that becomes known only in it
+from tensorflowonspark.keras.session import session
 
 
 def skip_steps(steps: int) -> None:
     """Have the next pass of Keras 3's ``fit`` begin with this step; its dataset has the rest of the epoch."""
-    _to_skip[0] = steps
+    session.first_step = steps
 
 
 def wrap_passes(trainer: ModuleType, iterator_class: str) -> None:
     """Let a pass begin within an epoch (called after the import of Keras's trainer for one of its backends)."""
 
     def steps(wrapped: Any, iterator: Any, /, *args: Any, **kwargs: Any) -> Any:
-        first, _to_skip[0] = _to_skip[0], 0
+        first, session.first_step = session.first_step, 0
         length = None if iterator.steps_per_epoch else _length_of(iterator.data_adapter)
-        _length[0] = length
+        session.length = length
         # Keras's generator yields numbers and the dataset's iterator, so that a skipped element takes no batch.
         for each in wrapped(*args, **kwargs):
             # Without this, Keras takes a step more than there are, counts it, and warns of missing data.
@@ -50,7 +48,7 @@ def show_known_steps(module: ModuleType) -> None:
     """
 
     def update(wrapped: Any, logger: Any, /, *args: Any, **kwargs: Any) -> Any:
-        length, batch = _length[0], args[0]
+        length, batch = session.length, args[0]
         if logger.target is None and length is not None and logger.progbar is not None:
             logger.progbar.target = max(length.known_steps, batch + 2)  # at its target the bar would end its line
         return wrapped(*args, **kwargs)

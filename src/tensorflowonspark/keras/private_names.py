@@ -19,6 +19,7 @@ from types import ModuleType
 from typing import Any
 
 from tensorflowonspark.errors import EnvironmentNotReady
+from tensorflowonspark.keras.session import session
 
 _log = logging.getLogger(__name__)
 
@@ -294,8 +295,6 @@ _IMPORTS_ON_JAX = (
     Use("keras.src.backend.common.global_state", JAX, ("get_global_attribute", "set_global_attribute")),
 )
 
-_refused: list[str] = []  # problems because of which this process must not train on several replicas
-
 
 def is_whole(repair: Repair, module: ModuleType) -> bool:
     """Return whether a repair fits an imported module; a missing name is warned of, and remembered."""
@@ -326,7 +325,7 @@ def _note(repair: Repair, missing: Iterable[str]) -> None:
     problem = _problem(repair, missing)
     _log.warning("%s", problem)
     if repair.required:
-        _refused.append(problem)
+        session.problems.append(problem)
 
 
 def refuse_replicas() -> None:
@@ -337,8 +336,8 @@ def refuse_replicas() -> None:
     EnvironmentNotReady
         With a line for each feature that lacks one.
     """
-    if _refused:
-        raise EnvironmentNotReady("\n".join(_refused))
+    if session.problems:
+        raise EnvironmentNotReady("\n".join(session.problems))
 
 
 def all_problems(jax: bool = False) -> Iterator[str]:

@@ -14,6 +14,8 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from tensorflowonspark.keras.session import session
+
 Vector = npt.NDArray[np.floating[Any]]
 NOTHING_SHARED = -1  # the version of weights before the first round
 
@@ -103,22 +105,19 @@ class RoundWorkers(Protocol):
         """
 
 
-_workers: list[RoundWorkers | None] = []  # one in a node, else none
-
-
 def connect(workers: RoundWorkers | None) -> None:
     """Have the callbacks of this node take part in rounds with other workers, or with none."""
-    _workers[:] = [workers]
+    session.rounds, session.is_node = workers, True
 
 
 def connected() -> RoundWorkers | None:
     """Return the workers of this process's cluster; None outside of a node, and for a worker without others."""
-    return _workers[0] if _workers else None
+    return session.rounds
 
 
 def in_node() -> bool:
     """Return whether this process is a node."""
-    return bool(_workers)
+    return session.is_node
 
 
 def first_shared(settings: RoundSettings, weights: Vector, version: int) -> Shared:

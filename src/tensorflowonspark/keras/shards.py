@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from tensorflowonspark.keras.feed_tracking import DataPath, row_counts
 from tensorflowonspark.keras.provenance import Generator, sources
+from tensorflowonspark.keras.session import session
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -24,24 +25,23 @@ from tensorflowonspark.keras.hooks import wrap
 
 _MARK = "tensorflowonspark_shard"
 _predicts = ContextVar("predicts", default=False)
-_running = [0]  # calls of `predict`; a strategy's replicas run in threads of their own, without the context variable
 
 
 @contextmanager
 def predicting() -> Iterator[None]:
     """Distribute no dataset for the duration of a block, which runs ``predict``."""
     token = _predicts.set(True)
-    _running[0] += 1
+    session.predicts += 1
     try:
         yield
     finally:
-        _running[0] -= 1
+        session.predicts -= 1
         _predicts.reset(token)
 
 
 def is_predicting() -> bool:
     """Return whether ``predict`` of this worker runs, for which no other worker waits."""
-    return _running[0] > 0
+    return session.predicts > 0
 
 
 def mark_shard(dataset: "tf.data.Dataset") -> "tf.data.Dataset":

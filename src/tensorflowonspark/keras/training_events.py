@@ -9,6 +9,7 @@ from types import ModuleType
 from typing import Any, Protocol
 
 from tensorflowonspark.keras.hooks import wrap
+from tensorflowonspark.keras.session import session
 
 
 class TrainingListener(Protocol):
@@ -27,12 +28,9 @@ class TrainingListener(Protocol):
         """Note that an epoch has ended with its validation; `shown` if Keras prints its metrics."""
 
 
-_listener: list[TrainingListener] = []
-
-
 def connect(listener: TrainingListener | None) -> None:
     """Make a listener the one that is called in this process."""
-    _listener[:] = [] if listener is None else [listener]
+    session.listener = listener
 
 
 def follow_fit(module: ModuleType) -> None:
@@ -45,13 +43,11 @@ def _reporting(report: Callable[..., None], *, after: bool) -> Callable[..., Any
     """Return a wrapper of a method that reports its call: before the callbacks, or after they have run."""
 
     def method(wrapped: Any, callbacks: Any, /, *args: Any, **kwargs: Any) -> Any:
-        if not after:
-            for each in _listener:
-                report(each, callbacks, *args, **kwargs)
+        if not after and session.listener is not None:
+            report(session.listener, callbacks, *args, **kwargs)
         result = wrapped(*args, **kwargs)
-        if after:
-            for each in _listener:
-                report(each, callbacks, *args, **kwargs)
+        if after and session.listener is not None:
+            report(session.listener, callbacks, *args, **kwargs)
         return result
 
     return method

@@ -18,6 +18,7 @@ from types import ModuleType
 from typing import Any
 
 from tensorflowonspark.keras.hooks import wrap
+from tensorflowonspark.keras.session import session
 
 
 class Stopwatch:
@@ -61,14 +62,12 @@ class Stopwatch:
 
 
 _rounds = Stopwatch()
-_used_rounds = False
 
 
 @contextmanager
 def waiting_in_round() -> Iterator[None]:
     """Count the time of a block as waiting for other workers."""
-    global _used_rounds  # noqa: PLW0603 - of the process
-    _used_rounds = True
+    session.waits_in_rounds = True
     _rounds.start(time.monotonic())
     try:
         yield
@@ -79,7 +78,7 @@ def waiting_in_round() -> Iterator[None]:
 def waiting_seconds() -> float | None:
     """Return the seconds for which this process has waited for other workers; None if that is not measured."""
     in_collectives = _collectives.read()
-    if in_collectives is None and not _used_rounds:
+    if in_collectives is None and not session.waits_in_rounds:
         return None
     return (in_collectives or 0.0) + _rounds.read(time.monotonic())
 

@@ -5,6 +5,8 @@ import os
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from tensorflowonspark.keras.session import session
+
 
 class Workers(Protocol):
     """The workers that train together."""
@@ -21,17 +23,14 @@ def roles() -> tuple[str, list[str]]:
     return f"{task.get('type', 'worker')}:{task.get('index', 0)}", workers
 
 
-_workers: list[Workers] = []  # one in a node that trains with others, else none
-
-
 def connect(workers: Workers) -> None:
     """Have this process agree with other workers."""
-    _workers[:] = [workers]
+    session.workers = workers
 
 
 def are_several() -> bool:
     """Return whether this process trains with others."""
-    return bool(_workers)
+    return session.workers is not None
 
 
 def combine(call: str, value: Any, merge: Callable[[list[Any]], Any] = list) -> Any:
@@ -52,7 +51,7 @@ def combine(call: str, value: Any, merge: Callable[[list[Any]], Any] = list) -> 
     >>> combine("model.fit", 7, max)  # a process that trains alone
     7
     """
-    return _workers[0].combine(call, value, merge) if _workers else merge([value])
+    return session.workers.combine(call, value, merge) if session.workers else merge([value])
 
 
 def compared(of_all: list[list[tuple[str, bool, Any]]]) -> set[int] | tuple[int, str]:

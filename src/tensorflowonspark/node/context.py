@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy.typing as npt
 import wrapt
@@ -20,8 +20,6 @@ from tensorflowonspark.node.feed.server import FeedServer
 from tensorflowonspark.node.feed_access import FeedAccess
 from tensorflowonspark.node.output_access import OutputAccess
 from tensorflowonspark.node.parallel import ParallelAccess
-
-_current: "list[Context]" = []  # of this process's program
 
 
 def context() -> "Context":
@@ -44,17 +42,17 @@ def context() -> "Context":
     >>> context().num_workers  # doctest: +SKIP
     2
     """
-    if not _current:
+    if Context._of_process is None:
         raise ClusterError(
             "this process is no node of a cluster, and has no context: start the script with `tfos run`, or pass it to "
             "tensorflowonspark.run"
         )
-    return _current[0]
+    return Context._of_process
 
 
 def keep_context(of_program: "Context") -> None:
     """Make a context the one that `context` returns."""
-    _current[:] = [of_program]
+    Context._of_process = of_program
 
 
 class Context(FeedAccess, ParallelAccess, OutputAccess):
@@ -88,6 +86,8 @@ class Context(FeedAccess, ParallelAccess, OutputAccess):
     >>> str(ctx.role), ctx.job, ctx.index, ctx.is_chief, ctx.num_workers
     ('worker:0', 'worker', 0, True, 1)
     """
+
+    _of_process: "ClassVar[Context | None]" = None  # of this process's program
 
     def __init__(self, setup: NodeSetup, members: tuple[Member, ...], link: Link, server: FeedServer | None) -> None:
         super().__init__(setup, link, server)

@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from tensorflowonspark.errors import ClusterError, SpecError
 from tensorflowonspark.keras import DiLoCo, LocalSGD, rounds
+from tensorflowonspark.keras.session import session
 from tests.support.programs import small_model
 
 
@@ -41,7 +42,8 @@ class Others:
 @pytest.fixture
 def others(monkeypatch):
     made = Others()
-    monkeypatch.setattr(rounds, "_workers", [made])
+    monkeypatch.setattr(session, "rounds", made)
+    monkeypatch.setattr(session, "is_node", True)
     return made
 
 
@@ -84,7 +86,8 @@ def test_steps_of_one_execution_all_count(others, rows):
 
 def test_a_worker_ends_with_the_training_of_the_others(monkeypatch, rows):
     others = Others(ends_at=3)
-    monkeypatch.setattr(rounds, "_workers", [others])
+    monkeypatch.setattr(session, "rounds", others)
+    monkeypatch.setattr(session, "is_node", True)
     history = small_model().fit(*rows, batch_size=8, epochs=9, verbose=0, callbacks=[LocalSGD(every=3)])
     assert others.calls == ["join", (3, False), (3, False)]
     assert len(history.epoch) == 1

@@ -10,6 +10,7 @@ import pytest
 from tensorflowonspark.errors import EnvironmentNotReady
 from tensorflowonspark.keras import private_names
 from tensorflowonspark.keras.private_names import JAX_REPAIRS, REPAIRS, Repair
+from tensorflowonspark.keras.session import session
 
 # A process with hooks, in which names are missing when their modules have been imported.
 _WITHOUT = """
@@ -66,7 +67,7 @@ def test_names_that_results_depend_on_refuse_several_replicas_and_others_are_war
 
 
 def test_a_missing_module_is_named(monkeypatch, caplog):
-    monkeypatch.setattr(private_names, "_refused", [])
+    monkeypatch.setattr(session, "problems", [])
     monkeypatch.setitem(sys.modules, "keras", SimpleNamespace(__version__="3.99.0", __path__=[]))
     lost = Repair("keras.src.gone", "fit on several workers", ("name",), "repair:repair_trainer")
     private_names.test_modules([lost])

@@ -11,13 +11,12 @@ from typing import Any
 import tensorflow as tf
 
 from tensorflowonspark.keras.embedding.exchange import RowExchange
-
-_running = [0]  # a strategy's replicas run in threads of their own, so this is no context variable
+from tensorflowonspark.keras.session import session
 
 
 def is_predicting_together() -> bool:
     """Return whether ``predict`` runs on all workers together."""
-    return _running[0] > 0
+    return session.predicts_together > 0
 
 
 @contextmanager
@@ -35,12 +34,12 @@ def predicting_together(model: Any) -> Iterator[None]:
     original = model.predict_function
     steps = _Steps(exchange, original)
     model.predict_function = steps.take
-    _running[0] += 1
+    session.predicts_together += 1
     try:
         yield
         steps.finish()
     finally:
-        _running[0] -= 1
+        session.predicts_together -= 1
         model.predict_function = original
 
 

@@ -18,10 +18,9 @@ import numpy as np
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.keras.hooks import wrap
 from tensorflowonspark.keras.jax.cluster import JaxCluster, current
+from tensorflowonspark.keras.session import session
 from tensorflowonspark.keras.workers import combine
 
-_call = ["fit"]  # the method of the model that runs
-_adds_weights = [True]  # whether the model takes weights that the program does not give
 _DIFFERENT = "on JAX all workers must take the same steps, with batches of one shape"
 
 
@@ -36,12 +35,12 @@ def reads_data_for(call: str, *, adds_weights: bool) -> Iterator[None]:
     adds_weights : bool
         Whether batches without sample weights get some, so that they can be padded.
     """
-    before = _call[0], _adds_weights[0]
-    _call[0], _adds_weights[0] = call, adds_weights
+    before = session.call, session.adds_weights
+    session.call, session.adds_weights = call, adds_weights
     try:
         yield
     finally:
-        _call[0], _adds_weights[0] = before
+        session.call, session.adds_weights = before
 
 
 @dataclass(frozen=True)
@@ -175,7 +174,7 @@ def _feed_adapter(adapters: Any) -> type:
 
 def _global_batches(trainer: Any, cluster: JaxCluster, iterator: Any, distribution: Any) -> Iterator[Any]:
     """Yield batches on the devices of all workers."""
-    call, adds_weights = _call[0], _adds_weights[0]
+    call, adds_weights = session.call, session.adds_weights
     steps = iterator.data_adapter.num_batches
     layouts = rows = None
     for number, batch in enumerate(_batches(trainer, iterator, adds_weights)):

@@ -23,6 +23,7 @@ import wrapt
 
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.keras.hooks import keras_backend, wrap
+from tensorflowonspark.keras.session import session
 from tensorflowonspark.keras.workers import combine
 
 ALONE = "TFOS_JAX_ALONE"  # an environment variable: its workers do not form one JAX program
@@ -87,10 +88,6 @@ class JaxCluster:
         _leave_at_exit(jax)
 
 
-_clusters: list[JaxCluster] = []  # one in a node that trains with others, else none
-_chosen = [False]  # whether the program has set a distribution, or none
-
-
 def connect(addresses: Sequence[str], index: int) -> None:
     """Make this process one of several in one JAX program, as soon as Keras uses JAX.
 
@@ -103,8 +100,7 @@ def connect(addresses: Sequence[str], index: int) -> None:
     """
     if os.environ.get(ALONE, "0") not in ("", "0"):
         return
-    _clusters[:] = [JaxCluster(addresses, index)]
-    cluster = _clusters[0]
+    session.jax = cluster = JaxCluster(addresses, index)
 
     def on_jax(jax: ModuleType) -> None:
         if keras_backend() == "jax":
@@ -117,12 +113,12 @@ def connect(addresses: Sequence[str], index: int) -> None:
 
 def current() -> JaxCluster | None:
     """Return the JAX program of several processes in which this is one; None if it is alone."""
-    return _clusters[0] if _clusters and _clusters[0].started else None
+    return session.jax if session.jax and session.jax.started else None
 
 
 def equal_batches() -> bool:
     """Return whether all batches of all workers must have the same number of rows."""
-    return bool(_clusters) and (_clusters[0].started or keras_backend() == "jax")
+    return session.jax is not None and (session.jax.started or keras_backend() == "jax")
 
 
 def _leave_at_exit(jax: Any) -> None:
@@ -171,7 +167,7 @@ def note_distribution(module: ModuleType) -> None:
     """Note that the program sets a distribution (called after the import of Keras's ``distribution_lib``)."""
 
     def set_distribution(wrapped: Any, _: Any, /, *args: Any, **kwargs: Any) -> Any:
-        _chosen[0] = True
+        session.chose_distribution = True
         return wrapped(*args, **kwargs)
 
     wrap(module, "set_distribution", set_distribution)
@@ -192,7 +188,7 @@ def distribute_by_default(core: ModuleType) -> None:
         raise SpecError("this version of Keras is too old for several workers on JAX: install keras>=3.15")
 
     def initialize_layout(wrapped: Any, _: Any, /, *args: Any, **kwargs: Any) -> Any:
-        if current() is not None and not _chosen[0]:
+        if current() is not None and not session.chose_distribution:
             _set_data_parallel()
         return wrapped(*args, **kwargs)
 
@@ -204,4 +200,4 @@ def _set_data_parallel() -> None:
 
     if distribution_lib.distribution() is None:  # the program may have cleared Keras's state
         distribution_lib.set_distribution(distribution_lib.DataParallel(auto_shard_dataset=False))
-        _chosen[0] = False
+        session.chose_distribution = False

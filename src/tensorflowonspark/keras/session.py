@@ -1,0 +1,72 @@
+"""The state of this process as one that trains with Keras: whom it trains with, and what runs at this time.
+
+Keras's functions are wrapped for the whole process, and so what they have to know of each other is the process's. A
+program that is no node has the same object, with nobody to train with.
+"""
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tensorflowonspark.keras.feed_tracking import PassLength, StatePass
+    from tensorflowonspark.keras.jax.cluster import JaxCluster
+    from tensorflowonspark.keras.rounds import RoundWorkers
+    from tensorflowonspark.keras.training_events import TrainingListener
+    from tensorflowonspark.keras.workers import Workers
+
+
+@dataclass
+class Session:
+    """What this process is a part of, and what it does at this time.
+
+    Attributes
+    ----------
+    workers : Workers or None
+        The workers that it trains with.
+    rounds : RoundWorkers or None
+        Those with which its callbacks take part in rounds.
+    is_node : bool
+        Whether it is a node, which rounds need.
+    waits_in_rounds : bool
+        Whether it has waited for other workers in a round.
+    jax : JaxCluster or None
+        The JAX program of several processes in which it is one.
+    chose_distribution : bool
+        Whether the program has set a distribution of Keras on JAX, or none.
+    listener : TrainingListener or None
+        What is told of the events of ``fit``.
+    problems : list of str
+        Why it must not train on several replicas.
+    first_step : int
+        With which step of its epoch the next pass begins.
+    length : PassLength or None
+        That of Keras's current pass, if it becomes known only in it.
+    state_passes : list of StatePass
+        Passes that find the state of layers, the innermost one last.
+    predicts, predicts_together : int
+        How many calls of ``predict`` run: of this worker alone, and of all workers together. A strategy's replicas run
+        in threads of their own, which would not see a context variable.
+    call : str
+        The method of the model that reads data on JAX.
+    adds_weights : bool
+        Whether that takes weights which the program does not give.
+    """
+
+    workers: "Workers | None" = None
+    rounds: "RoundWorkers | None" = None
+    is_node: bool = False
+    waits_in_rounds: bool = False
+    jax: "JaxCluster | None" = None
+    chose_distribution: bool = False
+    listener: "TrainingListener | None" = None
+    problems: list[str] = field(default_factory=list)
+    first_step: int = 0
+    length: "PassLength | None" = None
+    state_passes: "list[StatePass]" = field(default_factory=list)
+    predicts: int = 0
+    predicts_together: int = 0
+    call: str = "fit"
+    adds_weights: bool = True
+
+
+session = Session()
