@@ -23,6 +23,7 @@ from tensorflowonspark.errors import ClusterError, SpecError, StorageError
 from tensorflowonspark.node.script import Script
 
 _READ_SECONDS = 5.0  # for the last lines of spark-submit
+_LOOK_SECONDS = 1.0  # until a signal is handled that came as the wait began (`driver/inbox.py`)
 _END_SECONDS = 60.0  # for the application to end, once its nodes have
 _LINES = 40  # of spark-submit's output, shown if there is no result
 _APPLICATION = re.compile(r"\bapplication_\d+_\d+\b|(?<=submission ID )\S+:\S+")  # of YARN; namespace and pod
@@ -182,7 +183,9 @@ class _Application:
             with held_back():  # else one could leave a process behind that nobody knows of
                 self._start()
             assert self._process is not None
-            self._process.wait()
+            while self._process.poll() is None:
+                with suppress(subprocess.TimeoutExpired):
+                    self._process.wait(_LOOK_SECONDS)
         except BaseException:
             if self._process is None:
                 raise

@@ -9,16 +9,21 @@ stream a third more time until its answer. All other events are made by the inbo
 one.
 """
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from heapq import heappop, heappush
 from itertools import count
 from queue import Empty, SimpleQueue
-from threading import TIMEOUT_MAX, Lock, RLock, Thread
+from threading import Lock, RLock, Thread
 from typing import Any
 
 Event = Callable[[], object]
+
+# A signal that comes as the main thread begins to wait, while another thread takes Python's lock from it, is not handled
+# before the wait ends: so the thread looks again from time to time.
+_LOOK_SECONDS = 1.0
 
 
 class Inbox:
@@ -73,7 +78,7 @@ class Inbox:
 
     def wait(self, until: Callable[[], bool], seconds: float | None = None) -> bool:
         """Wait for a condition, which is called under the lock; return whether it holds when the time is over."""
-        end = None if seconds is None else time.monotonic() + seconds
+        end = math.inf if seconds is None else time.monotonic() + seconds
         while True:
             bell = Lock()
             bell.acquire()
@@ -81,11 +86,10 @@ class Inbox:
                 if until():
                     return True
                 self._bells.append(bell)
-            rest = TIMEOUT_MAX if end is None else min(end - time.monotonic(), TIMEOUT_MAX)
-            if rest <= 0:
-                return False
             with self._released():
-                bell.acquire(timeout=rest)
+                while not bell.acquire(timeout=min(_LOOK_SECONDS, max(0.0, end - time.monotonic()))):
+                    if time.monotonic() >= end:
+                        return False
 
     @contextmanager
     def _released(self) -> Iterator[None]:
