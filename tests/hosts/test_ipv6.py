@@ -13,7 +13,8 @@ from tests.support.programs import all_ids, fit, read, small_frame, small_model
 
 PREFER = "-Djava.net.preferIPv6Addresses=true"
 SETTINGS = {f"spark.{each}.extraJavaOptions": PREFER for each in ("driver", "executor")}
-ENVIRONMENT = {"SPARK_SUBMIT_OPTS": PREFER}
+# Java's option is for the JVMs, and this for the Python of the driver, which connects to its JVM.
+ENVIRONMENT = {"SPARK_SUBMIT_OPTS": PREFER, "SPARK_PREFER_IPV6": "true"}
 
 
 @pytest.fixture(scope="module")

@@ -134,9 +134,15 @@ class HostCluster:
         old = self.hosts[number]
         new = _host(self.network, old.name, self._directory, self.shared, old.address, names=old.names)
         self.hosts[number] = new
-        start_worker(self._directory, self.master, number, 1, "1g", new)
+        self.add_worker(number)
+
+    def add_worker(self, number, **options):
+        """Start a worker on a host, with options of `start_worker`; return its process."""
+        host = self.hosts[number]
+        process = start_worker(self._directory, self.master, number, 1, "1g", host, **options)
         time.sleep(1.0)
-        self._own[new.name] = self._pids(new)
+        self._own[host.name] = self._pids(host)
+        return process
 
     def left(self):
         """Return what programs have left on each host: processes and files of ours, of which they have some seconds."""
