@@ -139,9 +139,9 @@ def drive(spark, shared):
     return found, drivers
 
 
-def seen_of_spark(cluster, seen):
+def of_sparks_cluster(cluster, connections):
     """Return the connections to Spark's master, which belong to the cluster and not to an application."""
-    return {each for each in seen if each[2] == int(cluster.master.rpartition(":")[2])}
+    return {each for each in connections if each[2] == int(cluster.master.rpartition(":")[2])}
 
 
 def sources(kind, port, places, cluster):
@@ -213,9 +213,10 @@ def test_the_table_has_each_connection_between_hosts(cluster):
         greeted = {each: greets_with_tls(*each) for each in all_listeners(cluster)}
         (shared / "visited").touch()
         found, drivers = driver.result()
+        connections = seen()
     kinds, places = listeners(found, drivers, urls, one.address)
     strays, met = [], set()
-    for source, target, port in sorted(seen() - seen_of_spark(cluster, seen())):
+    for source, target, port in sorted(connections - of_sparks_cluster(cluster, connections)):
         kind = "Spark" if rows["Spark"].allows(port) else kinds.get((target, port), "unknown")
         if kind in rows and rows[kind].allows(port) and source in sources(kind, port, places, cluster):
             met.add(kind)
