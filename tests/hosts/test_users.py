@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import tensorflowonspark as tfos
+from tensorflowonspark.driver.spark.resources import find_slots
 from tests.support.host_cluster import host_cluster
 from tests.support.programs import fit, small_frame
 
@@ -28,6 +29,10 @@ def users_cluster(tmp_path_factory, can_make_hosts):
     with host_cluster(tmp_path_factory.mktemp("users"), workers=(0,), count_hosts=2) as cluster:
         for host in cluster.hosts:
             host.run("ln", "-s", sys.prefix, _PYTHON)
+        # Hadoop's library wants a name for each user.
+        entry = f"other:x:{_USER}:{_USER}::/nowhere:/bin/sh"
+        named = f"cp /etc/passwd /run/passwd && echo {entry} >> /run/passwd && mount --bind /run/passwd /etc/passwd"
+        cluster.hosts[1].run("sh", "-c", named)
         worker = cluster.add_worker(1, work="/tmp/work", through=_AS_USER)
         yield cluster
         worker.stdin.close()
@@ -40,6 +45,7 @@ def _about(args, ctx):
 
 
 def _drive(spark):
+    find_slots(spark.sparkContext, 2, 2, 60.0, had=2)
     with tfos.Cluster(spark, _about, {"batch_size": 10}, num_workers=2) as cluster:
         cluster.train(small_frame(spark, [40, 30, 50, 20]).repartition(4), timeout=200)
         return [each.host for each in cluster.nodes], cluster.join()

@@ -258,7 +258,8 @@ class Network:
         """
         table = f"bridge {self._name}-seen"
         kind, ip = ("ipv6_addr", "ip6") if ":" in self._net else ("ipv4_addr", "ip")
-        new = f"tcp flags & (syn | ack) == syn add @seen {{ {ip} saddr . {ip} daddr . tcp dport }}"
+        own = f"{ip} saddr {self._net}{'' if ':' in self._net else '0'}/{self._length}"  # a table is for all bridges
+        new = f"{own} tcp flags & (syn | ack) == syn add @seen {{ {ip} saddr . {ip} daddr . tcp dport }}"
         lines = [
             f"add table {table}",
             f"add set {table} seen {{ type {kind} . {kind} . inet_service; flags dynamic; size 65535; }}",
