@@ -109,7 +109,8 @@ def test_a_host_whose_name_leads_to_an_address_that_others_do_not_reach(two_netw
         return closed, str(caught.value), _feed(spark, network_interface=network)
 
     network = f"{two_networks.hosts[0].address.rpartition('.')[0]}.0/24"
-    closed, text, (hosts, rows) = two_networks.run(drive, network, settings={"spark.cores.max": "3"})
+    settings = {"spark.cores.max": "3", "spark.task.maxFailures": "1"}
+    closed, text, (hosts, rows) = two_networks.run(drive, network, settings=settings)
     assert any(f"it can't connect to {_ELSEWHERE}:700" in each and "network_interface" in each for each in closed)
     assert _ELSEWHERE in text
     assert "network_interface" in text
