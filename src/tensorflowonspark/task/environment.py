@@ -1,7 +1,7 @@
 """The environment of an executor or of the driver: versions by import, resources, and a connection to the driver.
 
-Spark tasks run these functions where this package may be missing: they are shipped by value, and this module imports
-the standard library alone.
+Spark tasks run these functions where this package may be missing: they are shipped by value, and import the standard
+library alone, or do without this package.
 """
 
 import hashlib
