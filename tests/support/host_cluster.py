@@ -30,6 +30,7 @@ from tests.support.processes import ended, has_ended
 from tests.support.standalone import standalone_cluster, start_worker
 
 NAMES = ("one", "two", "three", "four", "five", *(f"host-{number}" for number in range(6, 33)))
+_DAEMON_SECONDS = 60.0
 _SETTINGS = {
     "spark.executor.cores": "1",
     "spark.executor.memory": "512m",
@@ -86,11 +87,13 @@ class HostCluster:
         The master's URL.
     """
 
-    def __init__(self, network, members, directory, shared, master):
+    def __init__(self, network, members, directory, shared, master, workers):
         self.network, self.hosts, self.shared, self.master = network, members, shared, master
+        self._daemons = [members[0].name, *(members[each].name for each in workers)]  # the hosts of master and workers
         self._directory = directory
         self._numbers = count()
-        self._own = {each.name: self._pids(each) for each in members}
+        self._own = {}
+        self._note_daemons(members)
 
     def start(self, function, *arguments, host=None, settings=None, env=None, seconds=400):
         """Start a driver's program on a host, by default the first.
@@ -134,9 +137,16 @@ class HostCluster:
         old = self.hosts[number]
         new = _host(self.network, old.name, self._directory, self.shared, old.address, names=old.names)
         self.hosts[number] = new
-        start_worker(self._directory, self.master, number, 1, "1g", new)
-        time.sleep(1.0)
-        self._own[new.name] = self._pids(new)
+        self._daemons.remove(new.name)
+        self.add_worker(number)
+
+    def add_worker(self, number, **options):
+        """Start a worker on a host, with options of `start_worker`; return its process."""
+        host = self.hosts[number]
+        process = start_worker(self._directory, self.master, number, 1, "1g", host, **options)
+        self._daemons.append(host.name)
+        self._note_daemons([host])
+        return process
 
     def left(self):
         """Return what programs have left on each host: processes and files of ours, of which they have some seconds."""
@@ -156,9 +166,14 @@ class HostCluster:
                     found.append(f"{process.pid}: {' '.join(process.cmdline())}")
         return found + [str(path) for folder in ("/tmp", "/dev/shm") for path in host.path(folder).rglob("tfos-*")]
 
-    @staticmethod
-    def _pids(host):
-        return {each.pid for each in host.processes()}
+    def _note_daemons(self, members):
+        """Wait until the master and the workers of hosts have begun to start; note their processes."""
+        for host in members:
+            end = time.monotonic() + _DAEMON_SECONDS
+            while sum(each.name() == "java" for each in host.processes()) < self._daemons.count(host.name):
+                assert time.monotonic() < end, f"Spark does not start on {host.name}"
+                time.sleep(0.1)
+            self._own[host.name] = {each.pid for each in host.processes()}
 
 
 def _host(network, name, directory, shared, address=None, **options):
@@ -205,7 +220,7 @@ def host_cluster(directory, workers=(0, 1, 2), cores=1, memory="1g", count_hosts
         ]
         places = [members[each] for each in workers]
         cluster = standalone_cluster(own, [cores] * len(workers), memory, places, members[0])
-        yield HostCluster(network, members, own, shared, stack.enter_context(cluster))
+        yield HostCluster(network, members, own, shared, stack.enter_context(cluster), workers)
 
 
 def slow_fit(ctx, strategy, *callbacks):

@@ -5,13 +5,14 @@ this machine, from which nothing outside of it is reached, and on which packets 
 root can make them.
 """
 
+import json
 import os
 import random
 import secrets
 import shutil
 import subprocess
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
 
@@ -248,6 +249,34 @@ class Network:
             elif megabits:
                 slow = ["tbf", "rate", f"{megabits}mbit", "burst", "64kb", "latency", "400ms"]
                 _run(*place, "qdisc", "add", "dev", device, "root", *slow)
+
+    @contextmanager
+    def connections(self):
+        """Note the connections between hosts that are begun meanwhile.
+
+        Yields a function that returns those so far: the addresses of both sides, and the port at the second.
+        """
+        table = f"bridge {self._name}-seen"
+        kind, ip = ("ipv6_addr", "ip6") if ":" in self._net else ("ipv4_addr", "ip")
+        own = f"{ip} saddr {self._net}{'' if ':' in self._net else '0'}/{self._length}"  # a table is for all bridges
+        new = f"{own} tcp flags & (syn | ack) == syn add @seen {{ {ip} saddr . {ip} daddr . tcp dport }}"
+        lines = [
+            f"add table {table}",
+            f"add set {table} seen {{ type {kind} . {kind} . inet_service; flags dynamic; size 65535; }}",
+            f"add chain {table} forward {{ type filter hook forward priority -10; policy accept; }}",
+            f"add rule {table} forward {new}",
+        ]
+        _run("nft", "-f", "-", input="\n".join(lines) + "\n")
+
+        def seen():
+            listed = json.loads(_run("nft", "-j", "list", "set", *table.split(), "seen"))["nftables"]
+            (found,) = [each["set"] for each in listed if "set" in each]
+            return {tuple(each["concat"]) for each in found.get("elem", ())}
+
+        try:
+            yield seen
+        finally:
+            _run("nft", "delete", "table", *table.split())
 
     def kill(self, host):
         """Have a host vanish with all that runs on it, without a packet to any other."""

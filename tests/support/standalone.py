@@ -14,15 +14,18 @@ from pathlib import Path
 _START_SECONDS = 180.0
 
 
-def _start(directory, name, kind, host, *arguments):
+def _start(directory, name, kind, host, *arguments, addressed=True, through=()):
     import pyspark
 
     home = Path(pyspark.__file__).parent
     daemon = f"org.apache.spark.deploy.{kind.lower()}.{kind}"
     address = address_of(host)
-    spark = [str(home / "bin/spark-class"), daemon, "--host", address, "--webui-port", "0", *arguments]
+    own = ["--host", address] if addressed else []
+    spark = [*through, str(home / "bin/spark-class"), daemon, *own, "--webui-port", "0", *arguments]
     local = str(directory) if isinstance(host, str) else "/tmp"
     environment = {**os.environ, "SPARK_HOME": str(home), "SPARK_LOCAL_DIRS": local, "SPARK_LOCAL_IP": address}
+    if not addressed:
+        del environment["SPARK_LOCAL_IP"]
     command = ["sh", "-c", '"$@" & read -r _; kill $!; wait', "sh", *spark]  # the daemon ends with this process
     start = subprocess.Popen if isinstance(host, str) else host.popen
     with open(Path(directory) / f"{name}.log", "wb") as log:
@@ -55,10 +58,14 @@ def _wait_until_up(host, port):
             time.sleep(0.1)
 
 
-def start_worker(directory, master, number, cores, memory="3g", host="127.0.0.1"):
-    """Start a worker; return its process."""
-    options = ["--cores", str(cores), "--memory", memory, "--work-dir", str(Path(directory) / f"work-{number}")]
-    return _start(directory, f"worker-{number}", "Worker", host, *options, master)
+def start_worker(directory, master, number, cores, memory="3g", host="127.0.0.1", work="", **options):
+    """Start a worker; return its process.
+
+    With ``addressed=False`` Spark finds its address out by the host's name; ``through`` is a command that starts it.
+    """
+    folder = work or str(Path(directory) / f"work-{number}")
+    arguments = ["--cores", str(cores), "--memory", memory, "--work-dir", folder]
+    return _start(directory, f"worker-{number}", "Worker", host, *arguments, master, **options)
 
 
 @contextmanager

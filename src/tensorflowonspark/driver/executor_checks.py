@@ -103,7 +103,8 @@ def closed_between(spark: "SparkSession", ports: str | None = None) -> list[str]
         raise EnvironmentNotReady(_job_problem(error)) from error
     return [
         f"{own}: it can't connect to {address}, where another executor listens ({why}): nodes connect to each other; "
-        "open the ports between the hosts in firewalls, those of ports=... or all (docs/network.md)"
+        "open the ports between the hosts in firewalls, those of ports=... or all; where hosts have several networks, "
+        "name the one that all reach: SPARK_LOCAL_IP on that host, or network_interface (docs/network.md)"
         for own, address, why in rows
     ]
 

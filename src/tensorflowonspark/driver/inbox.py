@@ -21,8 +21,8 @@ from typing import Any
 
 Event = Callable[[], object]
 
-# A signal that comes as the main thread begins to wait, while another thread takes Python's lock from it, is not handled
-# before the wait ends: so the thread looks again from time to time.
+# A signal that comes as the main thread begins to wait, while another thread takes Python's lock from it, is handled no
+# earlier than the wait ends: so the thread looks again from time to time.
 _LOOK_SECONDS = 1.0
 
 

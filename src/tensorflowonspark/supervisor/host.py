@@ -20,10 +20,10 @@ LOCAL_DIRECTORIES = "SPARK_LOCAL_DIRS"
 def configured_address() -> str:
     """Return the address of a Kubernetes pod, or the one that is configured for Spark, or "".
 
-    Wildcard addresses are ignored.
+    Wildcard addresses are ignored. Spark wants one of IPv6 in brackets, which are none of the address.
     """
     for name in ("SPARK_EXECUTOR_POD_IP", "SPARK_LOCAL_IP"):
-        address = os.environ.get(name, "")
+        address = os.environ.get(name, "").strip("[]")
         if address.strip("0.:"):
             return address
     return ""
@@ -72,6 +72,31 @@ class Interface:
     def device(self) -> str:
         """The name without a label, as ``eth0`` of ``eth0:1``, which is another address of that interface."""
         return self.name.partition(":")[0]
+
+
+def address_problem(address: str) -> str:
+    """Return why no process of this host can listen at an address, with the addresses that it has; or "".
+
+    Examples
+    --------
+    >>> address_problem("127.0.0.1")
+    ''
+    """
+    try:
+        for family, *_, place in socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM):
+            with suppress(OSError), socket.socket(family) as probe:
+                probe.bind(place)
+                return ""
+        reason = "this host does not have that address"
+    except OSError as error:
+        reason = f"this host knows no address of that name: {error.strerror or error}"
+    own = [
+        f"{name} {each.address}"
+        for name, addresses in psutil.net_if_addrs().items()
+        for each in addresses
+        if each.family in (socket.AF_INET, socket.AF_INET6) and not each.address.startswith("fe80:")
+    ]
+    return f"{reason}; it has {', '.join(own)}"
 
 
 def find_interface(wanted: str) -> Interface:

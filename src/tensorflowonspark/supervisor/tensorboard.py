@@ -15,6 +15,8 @@ from tensorflowonspark.config import port_range
 from tensorflowonspark.messages import Lines, TensorBoardUp
 from tensorflowonspark.processes import kill_group, parent_pipe, start
 
+_TRIES = 3  # of free ports
+
 
 class TensorBoard:
     """Starts TensorBoard.
@@ -69,14 +71,23 @@ class TensorBoard:
 def _serve(log_directory: str, host: str, ports: str | None) -> str:
     """Start TensorBoard in this process and return its URL.
 
-    The port is ``TENSORBOARD_PORT``, or by default a free one of those of `port_range`.
+    The port is ``TENSORBOARD_PORT``, or by default a free one of those of `port_range`. TensorBoard takes it a second
+    or more after this process has seen that it is free. If its node has taken it meanwhile, the next one is tried.
     """
     from tensorboard import program
 
-    port = os.environ.get("TENSORBOARD_PORT") or str(_free_port(host, port_range(ports)))
-    server = program.TensorBoard()
-    server.configure(argv=["tensorboard", "--logdir", log_directory, "--host", host, "--port", port])
-    return str(server.launch())
+    given = os.environ.get("TENSORBOARD_PORT")
+    for tries_left in reversed(range(1 if given else _TRIES)):
+        port = given or str(_free_port(host, port_range(ports)))
+        server = program.TensorBoard()
+        try:
+            server.configure(argv=["tensorboard", "--logdir", log_directory, "--host", host, "--port", port])
+            return str(server.launch())
+        except SystemExit as error:  # it has printed why
+            if not tries_left:
+                text = f"it ended with exit code {error.code} at port {port} of {host}: see the executor's stderr"
+                raise OSError(text) from None
+    raise AssertionError
 
 
 def _free_port(host: str, ports: range) -> int:
@@ -100,7 +111,7 @@ def _main() -> None:
         pipe.send((_serve(log_directory, host, ports), ""))
         with suppress(EOFError):
             pipe.recv()  # until the supervisor ends
-    except (Exception, SystemExit) as error:  # TensorBoard's own errors end the process
+    except (Exception, SystemExit) as error:  # its import may end the process
         pipe.send(("", f"{type(error).__name__}: {error}"))
     finally:
         kill_group(os.getpid(), signal.SIGKILL)

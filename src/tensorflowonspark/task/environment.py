@@ -1,7 +1,7 @@
 """The environment of an executor or of the driver: versions by import, resources, and a connection to the driver.
 
-Spark tasks run these functions where this package may be missing: they are shipped by value, and this module imports
-the standard library alone.
+Spark tasks run these functions where this package may be missing: they are shipped by value, and import the standard
+library alone, or do without this package.
 """
 
 import hashlib
@@ -174,7 +174,8 @@ def report_environment(
 def report_unreached(ports: str, _rows: Iterator[Any]) -> Iterator[tuple[str, str, str]]:
     """Yield, in a task of a barrier stage, this host, each address on another host that it can't reach, and why.
 
-    All tasks listen at the first and the last free one of some ports, and one task of each host connects to the others.
+    All tasks listen at the first and the last free one of some ports, and one task of each host connects to the others,
+    at the addresses that their nodes would have.
 
     Parameters
     ----------
@@ -186,10 +187,21 @@ def report_unreached(ports: str, _rows: Iterator[Any]) -> Iterator[tuple[str, st
     task = BarrierTaskContext.get()
     hosts = [info.address.rpartition(":")[0].strip("[]") for info in task.getTaskInfos()]
     own = hosts[task.partitionId()]
-    listening = _listen(ports or os.environ.get("TFOS_PORTS") or "0", ":" in own)
-    opened = task.allGather(" ".join(str(each.getsockname()[1]) for each in listening))
+    try:  # a node's address may be another one than Spark's name of its host
+        from tensorflowonspark.task.launch import own_address
+
+        address = own_address(task)
+    except ImportError:
+        address = own
+    listening = _listen(ports or os.environ.get("TFOS_PORTS") or "0", ":" in address)
+    opened = task.allGather(" ".join([address, *(str(each.getsockname()[1]) for each in listening)]))
     first = {host: number for number, host in reversed(list(enumerate(hosts)))}
-    others = [(host, int(port)) for host, number in first.items() if host != own for port in opened[number].split()]
+    others = [
+        (opened[number].split()[0], int(port))
+        for host, number in first.items()
+        if host != own
+        for port in opened[number].split()[1:]
+    ]
     if first[own] == task.partitionId() and others:
         with ThreadPoolExecutor(min(_MOST_AT_ONCE, len(others))) as pool:
             reasons = list(pool.map(_why_unreached, others))

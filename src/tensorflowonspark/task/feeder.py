@@ -20,6 +20,10 @@ from tensorflowonspark.transport.shared_file import FILE_BYTES, SharedFileWriter
 
 # At least, of a partition in several parts of whole batches; each next one is twice as large, up to a file.
 _FIRST_PART_BYTES = 1 << 20
+_UNREACHED = (
+    "; open the ports of nodes between the hosts (ports), or, where hosts have several networks, name the one that all "
+    "reach: network_interface, or SPARK_LOCAL_IP on that host. `tfos check --master` tries all hosts"
+)
 
 
 @dataclass(frozen=True)
@@ -115,7 +119,8 @@ def node_lost_error(
         The connection's error, which is shown if the driver knows no cause.
     """
     cause = _root_cause(endpoint, credentials) if endpoint.driver[1] else ""
-    return FeedError(f"{message}: {cause or error}")
+    advice = _UNREACHED if not cause and isinstance(error, transport.NoConnection) else ""
+    return FeedError(f"{message}: {cause or error}{advice}")
 
 
 def _root_cause(endpoint: NodeEndpoint, credentials: transport.Credentials) -> str:

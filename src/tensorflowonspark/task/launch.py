@@ -22,6 +22,7 @@ from tensorflowonspark.supervisor.client import (
     supervisor_environment,
 )
 from tensorflowonspark.supervisor.host import (
+    address_problem,
     advertised_address,
     configured_address,
     find_interface,
@@ -76,10 +77,16 @@ class LaunchPlan:
         Raises
         ------
         LookupError
-            If this host does not have the network interface.
+            If this host does not have the network interface, or a node that is fed can't listen at the address.
         """
         wanted = self.config.network_interface
         interface = None if wanted is None else find_interface(wanted)
+        is_fed = self.config.spec.roles[number] in self.config.spec.fed
+        if interface is None and is_fed and (problem := address_problem(host)):
+            raise LookupError(
+                f"it can't listen at {host}, at which others would look for it ({problem}): set SPARK_LOCAL_IP on this "
+                "host, or network_interface of the cluster, to one that the other hosts reach"
+            )
         return NodeAssignment(
             config=self.config,
             cluster_id=self.cluster_id,

@@ -25,7 +25,7 @@ from tensorflowonspark.transport.connection import (
 )
 from tensorflowonspark.transport.credentials import Credentials, new_credentials, spark_wants_tls
 from tensorflowonspark.transport.server import ChannelHandler, Mapped, Server, short_path
-from tensorflowonspark.transport.wire import MESSAGE_BYTES, ConnectionLost
+from tensorflowonspark.transport.wire import MESSAGE_BYTES, ConnectionLost, NoConnection
 
 __all__ = [
     "MESSAGE_BYTES",
@@ -36,6 +36,7 @@ __all__ = [
     "Credentials",
     "Exchange",
     "Mapped",
+    "NoConnection",
     "Packed",
     "PutStream",
     "Sealed",

@@ -20,7 +20,7 @@ from tensorflowonspark.transport.credentials import Credentials
 from tensorflowonspark.transport.framed_socket import Frame, FramedSocket
 from tensorflowonspark.transport.handshake import prove_to_server
 from tensorflowonspark.transport.shared_file import FileRef
-from tensorflowonspark.transport.wire import HEADER_BYTES, MESSAGE_BYTES, ConnectionLost, pack, unpack
+from tensorflowonspark.transport.wire import HEADER_BYTES, MESSAGE_BYTES, ConnectionLost, NoConnection, pack, unpack
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -100,7 +100,7 @@ class Connection:
             else:
                 raw = _reach(address, self._credentials.patience)
         except OSError as error:
-            raise ConnectionLost(f"{shown} can't be reached: {error.strerror or error}") from error
+            raise NoConnection(f"{shown} can't be reached: {error.strerror or error}") from error
         encrypted = bool(self._credentials.certificate) and not self.is_local
         sock = FramedSocket(raw, self._credentials, encrypted=encrypted, server=False)
         self._opened.add(sock)

@@ -13,6 +13,10 @@ class ConnectionLost(ConnectionError):
     """The peer has ended, or has refused the call."""
 
 
+class NoConnection(ConnectionLost):
+    """No connection to the peer could be made."""
+
+
 class Breakable(Protocol):
     """A connection that may be broken off, and the reason."""
 

@@ -1,13 +1,20 @@
 """The report of ``tfos check --gpu``."""
 
+import argparse
+from types import SimpleNamespace
+
 import pytest
 
-from tensorflowonspark.cli import check, main
+from tensorflowonspark.cli import check, main, spark
+from tensorflowonspark.driver import executor_checks
+from tensorflowonspark.driver.spark import private_names, resources
 from tensorflowonspark.task.environment import ExecutorEnvironment
 from tensorflowonspark.task.fabric import Fabric, InfiniBandPort, NcclChoice
 
 PORT = InfiniBandPort("mlx5_0", 1, "ACTIVE", "200 Gb/sec (4X HDR)", "InfiniBand")
 OVER_INFINIBAND = NcclChoice("2.27.3+cuda12.9", "IB", ("mlx5_0:1/IB",), gpudirect=True, paths=("P2P/CUMEM",))
+FACTS = {"host": "h", "address": "", "python": "3", "versions": {}, "errors": {}, "gpus": 0}
+FACTS |= {"shared_memory": None, "open_files": 0, "unreachable": "", "fabric": None}
 
 
 @pytest.mark.parametrize(
@@ -46,6 +53,33 @@ def test_this_machine_alone_is_examined_without_a_master(monkeypatch, capsys):
     assert main(["check"]) == 0
 
 
+@pytest.mark.parametrize("master", ["spark://h1:7077", "local[2]"])
+def test_executors_that_no_application_sees_are_explained(monkeypatch, master):
+    conf = {"spark.driver.host": "edge"}
+    context = SimpleNamespace(
+        master=master, applicationId="app-1", getConf=lambda: SimpleNamespace(getAll=conf.items, get=conf.get)
+    )
+    session = SimpleNamespace(version="4.0.0", sparkContext=context)
+    for module, name, found in (
+        (spark, "start_session", session),
+        (spark, "stop_session", None),
+        (spark, "submit_arguments", []),
+        (private_names, "jvm_problems", []),
+        (resources, "allocates_dynamically", False),
+        (executor_checks, "examine_executors", []),
+        (executor_checks, "closed_between", []),
+        (check, "own_environment", FACTS),
+    ):
+        monkeypatch.setattr(module, name, lambda *_, found=found, **__: found)
+    report = check.CheckReport()
+    check._check_cluster(argparse.Namespace(), report)
+    lines = [line.split("  ")[0] for line in report.lines]
+    assert ("not in the table" in lines) is (master != "local[2]")
+    assert any("can't reach the driver at edge, spark.driver.host" in each for each in report.lines) is (
+        master != "local[2]"
+    )
+
+
 def test_what_a_worker_sends_contains_no_class():
     fields = {
         "gpus": ("H100",),
@@ -53,9 +87,7 @@ def test_what_a_worker_sends_contains_no_class():
         "locked_memory": 0,
         "nccl": {"version": "2", "network": "IB", "devices": (), "gpudirect": None, "paths": (), "problem": ""},
     }
-    facts = {"host": "h", "address": "", "python": "3", "versions": {}, "errors": {}, "gpus": 0}
-    facts |= {"shared_memory": None, "open_files": 0, "unreachable": ""}
-    found = ExecutorEnvironment.of({**facts, "fabric": fields}, slots=2)
+    found = ExecutorEnvironment.of({**FACTS, "fabric": fields}, slots=2)
     port = InfiniBandPort("mlx5_0", 1, "ACTIVE", "200", "InfiniBand")
     assert found.fabric == Fabric(("H100",), (port,), 0, NcclChoice("2", "IB"))
-    assert (found.slots, ExecutorEnvironment.of({**facts, "fabric": None}).fabric) == (2, None)
+    assert (found.slots, ExecutorEnvironment.of(FACTS).fabric) == (2, None)

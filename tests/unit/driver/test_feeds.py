@@ -489,6 +489,8 @@ def test_a_task_that_has_lost_a_node_which_is_there_learns_nothing():
     target = NodeEndpoint(0, "worker:0", "here", NodeReady(), backend.plan.driver)
     error = node_lost_error(target, backend.plan.credentials, "rows did not go", ConnectionError("reset by peer"))
     assert str(error) == "rows did not go: reset by peer"
+    error = node_lost_error(target, backend.plan.credentials, "rows did not go", transport.NoConnection("no answer"))
+    assert str(error).startswith("rows did not go: no answer; open the ports of nodes between the hosts (ports), or, ")
     cluster._check()
     cluster._attempt.abort()
 

@@ -183,10 +183,12 @@ def test_a_node_has_the_host_that_spark_reports(monkeypatch):
     assert advertised_address(command[:4]) == ""
     monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
     assert configured_address() == "127.0.0.1"
+    monkeypatch.setenv("SPARK_LOCAL_IP", "[fd77::3]")  # as Spark wants it
+    assert configured_address() == "fd77::3"
     monkeypatch.setenv("SPARK_EXECUTOR_POD_IP", "10.1.0.7")
     assert configured_address() == "10.1.0.7"
     monkeypatch.setenv("SPARK_EXECUTOR_POD_IP", "0.0.0.0")
-    assert configured_address() == "127.0.0.1"
+    assert configured_address() == "fd77::3"
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from tensorflowonspark.config import Job, Role
+from tensorflowonspark.config import ClusterConfig, ClusterSpec, Job, Role
 from tensorflowonspark.errors import FailureKind
 from tensorflowonspark.supervisor.host import reserve_port
 from tensorflowonspark.supervisor.supervisor import Supervisor
+from tensorflowonspark.task.launch import LaunchPlan
+from tensorflowonspark.transport import Credentials
 
 
 def test_nobody_else_gets_a_reserved_port():
@@ -71,3 +73,20 @@ def test_a_port_is_taken_from_a_range(monkeypatch):
         assert first < found[0] < found[1] <= first + 20
         with pytest.raises(OSError, match=rf"no port of {first} to {first} is free \(ports\)"):
             reserve_port(ports=str(first))
+
+
+def test_a_node_that_is_fed_needs_an_address_of_its_host():
+    config = ClusterConfig(ClusterSpec(num_workers=1, num_ps=1), b"")
+    plan = LaunchPlan(config, "c", Credentials(""), ("driver", 1), {}, True, None, (3, 11))
+    served, fed = (config.spec.roles.index(Role(job, 0)) for job in (Job.PS, Job.WORKER))
+    with pytest.raises(LookupError) as caught:
+        plan.assignment(fed, "192.0.2.7", 1)
+    assert str(caught.value).startswith(
+        "it can't listen at 192.0.2.7, at which others would look for it (this host does not have that address; it has "
+    )
+    assert "lo 127.0.0.1" in str(caught.value)
+    assert "set SPARK_LOCAL_IP on this host, or network_interface of the cluster" in str(caught.value)
+    with pytest.raises(LookupError, match="this host knows no address of that name"):
+        plan.assignment(fed, "no.such.host.invalid", 1)
+    assert plan.assignment(served, "192.0.2.7", 1).host == "192.0.2.7"  # TensorFlow listens at all addresses
+    assert plan.assignment(fed, "127.0.0.1", 1).host == "127.0.0.1"
