@@ -16,7 +16,8 @@ import pytest
 
 import tensorflowonspark as tfos
 from tensorflowonspark.errors import ClusterError
-from tests.support.drawn_training import SPACING, WAYS, Draw, Way
+from tests.support.drawn_training import SPACING, WAYS, Draw
+from tests.support.host_application import Application
 from tests.support.host_cluster import host_cluster
 from tests.support.processes import is_fork_server
 from tests.support.resumed_cluster import counted, train
@@ -27,30 +28,12 @@ _DRAW_SECONDS = 200.0  # no draw may take longer, whatever happens in it
 _FIND_SECONDS = 5.0  # for a process that is to be killed
 
 
-def serve(spark, directory):
-    """Be the driver's program: run the clusters that are asked for, one after another, and write what came of each."""
-    (directory / "serving").touch()
-    while True:
-        for path in directory.glob("*.ask"):
-            asked = json.loads(path.read_text())
-            path.unlink()
-            done = path.with_suffix(".new")
-            done.write_text(run_cluster(spark, **asked))
-            done.rename(path.with_suffix(".done"))
-        if (directory / "end").exists():
-            return
-        time.sleep(0.05)
-
-
 def run_cluster(spark, way, sizes, args, settings):
-    """Train to the program's end; return "", or the first lines of the error that ended it."""
-    way, frame = Way(*way), None
+    """Train to the program's end; return "", or the cause and the begin of the error that ended it."""
+    frame = None
     rows = spark.range(0, len(sizes) * SPACING, 1, len(sizes))
     if way.kind in ("train", "run"):
         frame = rows.where(f"id % {SPACING} < element_at(array({', '.join(map(str, sizes))}), int(id / {SPACING}) + 1)")
-    settings["restarts"] = tfos.RestartPolicy(settings["restarts"], backoff=0.1)
-    if isinstance(settings["num_workers"], list):
-        settings["num_workers"] = tuple(settings["num_workers"])
     try:
         if way.kind == "train":
             with tfos.Cluster(spark, train, args, **settings) as cluster:
@@ -60,34 +43,6 @@ def run_cluster(spark, way, sizes, args, settings):
     except ClusterError as error:
         return f"{getattr(error, 'cause', type(error).__name__)}: {str(error)[:600]}"
     return ""
-
-
-class Application:
-    """A driver's program on the first host that runs one cluster after another."""
-
-    def __init__(self, cluster):
-        self._directory = cluster.shared / f"application-{time.monotonic_ns()}"
-        self._directory.mkdir()
-        self._asked = 0
-        self._driver = cluster.start(serve, self._directory, seconds=4 * 3600)
-        self._driver.wait_for_path(self._directory / "serving")
-
-    @property
-    def output(self):
-        return self._driver.output
-
-    def run(self, end, **asked):
-        """Run a cluster until its end, or a time of `time.monotonic`; return what `run_cluster` does."""
-        path = self._directory / f"{self._asked}.new"
-        self._asked += 1
-        path.write_text(json.dumps(asked))
-        path.rename(path.with_suffix(".ask"))
-        self._driver.wait_for_path(path.with_suffix(".done"), end - time.monotonic())
-        return path.with_suffix(".done").read_text()
-
-    def close(self):
-        (self._directory / "end").touch()
-        assert not self._driver.wait(), self.output[-3000:]
 
 
 class Striker(Thread):
@@ -180,9 +135,11 @@ def run_draw(cluster, application, draw):
     errors = []
     for number, workers in enumerate(draw.workers):
         last = number == len(draw.workers) - 1
-        settings = {"num_workers": [2, 3] if draw.elastic else workers, "restarts": 3 if last else 0}
+        restarts = tfos.RestartPolicy(3 if last else 0, backoff=0.1)
+        settings = {"num_workers": (2, 3) if draw.elastic else workers, "restarts": restarts}
         args = draw.arguments(directory, number)
-        error = application.run(end, way=WAYS[draw.way], sizes=draw.sizes, args=args, settings=settings)
+        asked = WAYS[draw.way], draw.sizes, args, settings
+        error = application.run(run_cluster, *asked, seconds=end - time.monotonic())
         if not number:
             striker.ended.set()
             striker.join()

@@ -102,6 +102,7 @@ class Draw:
         batch_size = draw.randrange(7, 40)
         epochs, steps = draw.randrange(1, 4), -(-sum(sizes) // batch_size)
         most = max(2, epochs * steps)
+        takes = draw.randrange(most // 2, most) if resized else None
         return cls(
             seed=seed,
             way=way,
@@ -113,10 +114,10 @@ class Draw:
             epochs=epochs,
             every=draw.randrange(1, 6),
             pace=min(0.3, draw.uniform(2.0, 4.0) / most),
-            takes=draw.randrange(most // 2, most) if resized else None,
+            takes=takes,
             failure=failure,
             worker=draw.randrange(before),
-            step=draw.randrange(1, most) if failure == "node dies" or draw.random() < 0.6 else None,
+            step=draw.randrange(1, max(2, takes or most)) if failure == "node dies" or draw.random() < 0.6 else None,
             after=draw.uniform(0.0, 8.0),
             cut=draw.uniform(1.0, 8.0),
             revived=draw.uniform(2.0, 10.0),
