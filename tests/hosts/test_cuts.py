@@ -154,13 +154,29 @@ def cells():
         print("-", error)
 
 
+def begun(pair, application, function, *arguments):
+    """Have a function begin its work; return the path of its answer.
+
+    Spark may give up the executor of a long cut up to a minute after it: then the function begins again.
+    """
+    end = time.monotonic() + _CELL_SECONDS
+    while True:
+        directory = pair.shared / f"cut-{time.monotonic_ns()}"
+        directory.mkdir()
+        asked = application.ask(drive, function, directory, *arguments)
+        while not (directory / "begun").exists() and not asked.exists():
+            assert time.monotonic() < end, f"it does not begin: {application.output[-6000:]}"
+            time.sleep(0.05)
+        if (directory / "begun").exists():
+            return asked
+        text, _ = application.answer(asked, 1)
+        assert "executor" in text, text
+
+
 def cut_off(pair, application, seconds, function, *arguments):
     """Cut the last host off for some seconds while a function does its work; return the `Cell`."""
-    directory = pair.shared / f"cut-{time.monotonic_ns()}"
-    directory.mkdir()
     before, restarted = len(application.output), None
-    asked = application.ask(drive, function, directory, *arguments)
-    application.wait_for_path(directory / "begun", _CELL_SECONDS)
+    asked = begun(pair, application, function, *arguments)
     pair.network.cut(pair.hosts[2])
     begin, is_cut = time.monotonic(), True
     while not asked.exists() or is_cut:
