@@ -226,7 +226,7 @@ def test_a_cut_is_outlived_or_the_error_names_the_host(pair, application, cells,
         time.sleep(_SPARKS_SECONDS)
     if seconds <= _OUTLIVED:
         assert cell.text == "goes on"
-    elif restarts and name != "inference":
+    elif restarts and seconds < _SPARKS_SECONDS and name != "inference":  # which Spark's own job may end
         assert not cell.text.startswith("ends")
 
 
