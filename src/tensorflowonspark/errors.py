@@ -91,7 +91,19 @@ class SlotsError(ClusterError):
 
 
 class StartError(ClusterError):
-    """Not all nodes came up; the message names the missing ones."""
+    """Not all nodes came up; the message names the missing ones.
+
+    Parameters
+    ----------
+    text : str
+        The message.
+    executor_lost : bool
+        Whether the reason is that Spark has lost an executor meanwhile.
+    """
+
+    def __init__(self, text: str, *, executor_lost: bool = False) -> None:
+        super().__init__(text)
+        self.executor_lost = executor_lost
 
 
 class FeedError(ClusterError):

@@ -26,7 +26,7 @@ import tests
 from tensorflowonspark.errors import ClusterError
 from tests.support import hosts, jvm
 from tests.support.paths import ROOT
-from tests.support.processes import ended, has_ended
+from tests.support.processes import ended, has_ended, is_of_cluster
 from tests.support.standalone import standalone_cluster, start_worker
 
 NAMES = ("one", "two", "three", "four", "five", *(f"host-{number}" for number in range(6, 33)))
@@ -53,10 +53,17 @@ class Driver:
 
     def wait_for(self, text, seconds=120):
         """Wait until it has written a text."""
+        self._wait_until(lambda: text in self.output, repr(text), seconds)
+
+    def wait_for_path(self, path, seconds=120):
+        """Wait until it has made a file."""
+        self._wait_until(path.exists, path.name, seconds)
+
+    def _wait_until(self, is_written, what, seconds):
         end = time.monotonic() + seconds
-        while text not in self.output:
-            assert self._process.poll() is None, f"the driver has ended without {text!r}: {self.output[-3000:]}"
-            assert time.monotonic() < end, f"the driver has not written {text!r}: {self.output[-3000:]}"
+        while not is_written():
+            assert self._process.poll() is None, f"the driver has ended without {what}: {self.output[-3000:]}"
+            assert time.monotonic() < end, f"the driver has not written {what}: {self.output[-3000:]}"
             time.sleep(0.05)
 
     def wait(self):
@@ -148,23 +155,31 @@ class HostCluster:
         self._note_daemons([host])
         return process
 
-    def left(self):
-        """Return what programs have left on each host: processes and files of ours, of which they have some seconds."""
+    def left(self, *, running=False):
+        """Return what is left on each host, after some seconds: processes, and files of ours.
+
+        Parameters
+        ----------
+        running : bool
+            Whether a program still runs: its executors and their fork servers stay, and only its clusters have ended.
+        """
 
         def find():
-            return {each.name: found for each in self.hosts if (found := self._left(each))}
+            return {each.name: found for each in self.hosts if (found := self._left(each, running))}
 
         return ended(find)
 
-    def _left(self, host):
+    def _left(self, host, running):
         if host.process.poll() is not None:
             return []
         found = []
         for process in host.processes():
             with suppress(psutil.Error):
-                if process.pid not in self._own[host.name] and not has_ended(process):
+                others = is_of_cluster(process) if running else not has_ended(process)
+                if others and process.pid not in self._own[host.name]:
                     found.append(f"{process.pid}: {' '.join(process.cmdline())}")
-        return found + [str(path) for folder in ("/tmp", "/dev/shm") for path in host.path(folder).rglob("tfos-*")]
+        files = [path for folder in ("/tmp", "/dev/shm") for path in host.path(folder).rglob("tfos-*")]
+        return found + [str(path) for path in files if not (running and path.name.startswith("tfos-warm-"))]
 
     def _note_daemons(self, members):
         """Wait until the master and the workers of hosts have begun to start; note their processes."""

@@ -59,16 +59,23 @@ def fork_servers():
     return found
 
 
+def is_of_cluster(process):
+    """Tell whether a process is a supervisor, a node or a TensorBoard; fork servers stay as long as their session."""
+    try:
+        line = " ".join(process.cmdline())
+        ours = "-m tensorflowonspark." in line or "kill -KILL 0" in line
+        return ours and not has_ended(process) and not is_fork_server(process)
+    except psutil.Error:
+        return False
+
+
 def our_processes():
-    """Return the supervisors, nodes and TensorBoards of this test run; fork servers stay as long as their session."""
+    """Return the processes of the clusters of this test run."""
     found = []
-    for process in psutil.process_iter(["cmdline"]):
-        line = " ".join(process.info["cmdline"] or [])
-        if "-m tensorflowonspark." in line or "kill -KILL 0" in line:
-            with suppress(psutil.Error):
-                ours = process.environ().get("TFOS_TEST_RUN") == os.environ["TFOS_TEST_RUN"]
-                if ours and not has_ended(process) and not is_fork_server(process):
-                    found.append(f"{process.pid}: {line}")
+    for process in filter(is_of_cluster, psutil.process_iter()):
+        with suppress(psutil.Error):
+            if process.environ().get("TFOS_TEST_RUN") == os.environ["TFOS_TEST_RUN"]:
+                found.append(f"{process.pid}: {' '.join(process.cmdline())}")
     return found
 
 

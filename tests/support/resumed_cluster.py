@@ -1,7 +1,8 @@
-"""Clusters of which a worker is killed within an epoch, one after another, as a driver's program.
+"""A program that resumes within an epoch, and the rows that its steps have taken in all runs together.
 
-The program saves a checkpoint each few steps and resumes from it. Each cluster prints a line of JSON: how it was fed,
-and whether the rows of the steps that count came once in each epoch. Tests run it on several hosts.
+It saves a checkpoint each few steps and resumes from it, in a restart or in a later cluster, with the same number of
+workers or another one. As a driver's program, this module runs clusters of which a worker is killed within an epoch,
+and prints a line of JSON for each: how it was fed, and whether each row came once in each epoch.
 """
 
 import json
@@ -9,68 +10,151 @@ import os
 import signal
 import tempfile
 import time
+from collections import Counter
 from pathlib import Path
+from typing import NamedTuple
 
 from pyspark.sql import SparkSession
 
 import tensorflowonspark as tfos
 
 _ROWS, _EPOCHS, _BATCH = 600, 2, 20
-_STEPS = _ROWS // _BATCH  # of an epoch
 _EVERY, _KILLED = 5, 13  # steps
+PROGRAM = {  # the arguments of `train`
+    "directory": "",  # of the notes and checkpoints
+    "cluster": 0,  # the number of those before this one
+    "read": "",  # "parquet" or "tfrecord"; or the rows are fed
+    "files": "",
+    "cache": "disk",
+    "arriving": False,  # whether the first epoch takes the rows as they arrive
+    "batch_size": _BATCH,
+    "seed": 0,  # None: the rows' own order
+    "epochs": _EPOCHS,
+    "every": _EVERY,
+    "pace": 0.0,  # seconds of each step
+    "takes": None,  # steps after which the program returns
+    "marks": None,  # [worker, step]: a file shows that the first attempt has come there
+    "dies": None,  # [worker, step]: the first attempt's worker is killed there
+}
 
 
 def train(args, ctx):
-    """Note the rows of each step in a file; die in the first attempt, after steps that no checkpoint has."""
+    """Take steps from the newest checkpoint on, and note the rows of each; return the step that was resumed."""
     import numpy as np
     import tensorflow as tf
 
+    notes = Notes(Path(args["directory"]), args["cluster"], ctx)
     state = tf.train.Checkpoint(weight=tf.Variable(0.0))
-    checkpoint = ctx.checkpoint(f"{args}/checkpoint")
-    step = checkpoint.restore(state) if ctx.attempt else 0  # the chief may have begun to save
-    batches = ctx.batches(_BATCH, features=["id"], first_step=step)
-    with open(f"{args}/{ctx.attempt}-{ctx.index}", "w") as file:
-        while step < _EPOCHS * _STEPS:
+    checkpoint = ctx.checkpoint(f"{args['directory']}/checkpoint")
+    first = step = checkpoint.restore(state)
+    notes.meet("restored", json.dumps({"step": step, "host": ctx.host}))  # or one may save before another restores
+    read = {"parquet": ctx.read_parquet, "tfrecord": ctx.read_tfrecord}.get(args["read"])
+    feed = read(args["files"], cache=args["cache"]) if read else ctx.feed()
+    order = {"shuffle": args["seed"] is not None, "seed": args["seed"] or 0}
+    ended = []
+    batches = feed.batches(args["batch_size"], features=["id"], **order, first_step=first, on_epoch_end=ended.append)
+    with notes.path("steps").open("w") as file:
+        while not ended or ended[-1] < args["epochs"] - 1:
             for batch in batches:
+                epoch = feed._share.latest._epoch
+                if epoch == args["epochs"]:
+                    return first
                 real = np.asarray(batch["id"])[~np.signbit(np.asarray(batch["sample_weight"]))]
-                file.write(json.dumps({"step": step, "ids": real.tolist()}) + "\n")
+                file.write(json.dumps({"step": step, "epoch": epoch, "ids": real.tolist()}) + "\n")
                 file.flush()
                 step += 1
-                if not ctx.attempt and not step % _EVERY:  # later ones one worker might find and another not
+                if not step % args["every"] and not (args["arriving"] and not epoch):
+                    notes.meet(f"saves-{step}")  # the rows of all workers are noted
                     checkpoint.save(state, step)
-                if step == _KILLED and not ctx.attempt:
-                    if ctx.index:
-                        time.sleep(1.0)  # until the chief has saved
-                        os.kill(os.getpid(), signal.SIGKILL)
-                    time.sleep(600)
+                if not ctx.attempt and [ctx.index, step] == args["marks"]:
+                    notes.write("marked")
+                if not ctx.attempt and [ctx.index, step] == args["dies"]:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                if step - first == args["takes"]:
+                    return first
+                time.sleep(args["pace"])
+    return first
 
 
-def counted(directory):
-    """Return the step that was resumed, and each epoch's rows of the steps before it and after it."""
-    files = Path(directory).glob("?-?")
-    steps = {path.name: [json.loads(line) for line in path.read_text().splitlines()] for path in files}
-    (resumed,) = {found[0]["step"] for name, found in steps.items() if name.startswith("1")}
-    epochs = [[] for _ in range(_EPOCHS)]
-    for name, found in steps.items():
-        for each in found:
-            if (each["step"] < resumed) == name.startswith("0"):
-                epochs[each["step"] // _STEPS] += each["ids"]
-    return resumed, epochs
+class Notes:
+    """Files of a worker in a run, which is an attempt of a cluster; with them it waits for the others."""
+
+    def __init__(self, directory, cluster, ctx):
+        self._directory, self._run, self._ctx = directory, f"{cluster}-{ctx.attempt}", ctx
+
+    def path(self, name):
+        return self._directory / f"{name}-{self._run}-{self._ctx.index}"
+
+    def write(self, name, text=""):
+        new = self.path(f"new-{name}")
+        new.write_text(text)
+        new.rename(self.path(name))
+
+    def meet(self, name, text=""):
+        """Write a file, and wait until all workers of the run have one of this name."""
+        self.write(name, text)
+        while len(list(self._directory.glob(f"{name}-{self._run}-*"))) < self._ctx.num_workers:
+            time.sleep(0.01)
+
+
+class Counted(NamedTuple):
+    """What the runs of a training have done together.
+
+    Attributes
+    ----------
+    begun : list of int
+        The step with which each run began, in their order.
+    epochs : list of Counter
+        The rows of each epoch, of the steps that count: those of a run before the step with which the next one began.
+    """
+
+    begun: list
+    epochs: list
+
+    def differences(self, rows):
+        """Return for each epoch in which not each of these rows came once: its number, rows too many, rows missing."""
+        wanted = Counter(rows)
+        found = enumerate(self.epochs)
+        return [(number, dict(rows - wanted), dict(wanted - rows)) for number, rows in found if rows != wanted]
+
+
+def counted(directory, epochs):
+    """Return what the runs of a training of so many epochs have noted."""
+    begun = {}
+    for path in Path(directory).glob("restored-*"):
+        begun.setdefault(_run(path), set()).add(json.loads(path.read_text())["step"])
+    assert all(len(steps) == 1 for steps in begun.values()), f"workers of a run began with different steps: {begun}"
+    runs = sorted(begun)
+    starts = [begun[run].pop() for run in runs]
+    ends = dict(zip(runs, [*starts[1:], float("inf")], strict=True))
+    found = [Counter() for _ in range(epochs)]
+    for path in Path(directory).glob("steps-*"):
+        for each in map(json.loads, path.read_text().splitlines()):
+            if each["step"] < ends[_run(path)]:
+                found[each["epoch"]].update(each["ids"])
+    return Counted(starts, found)
+
+
+def _run(path):
+    """Return the numbers of a note's cluster and attempt."""
+    return tuple(map(int, path.name.split("-")[-3:-1]))
 
 
 def main():
     spark = SparkSession.builder.getOrCreate()
+    settings = {"num_workers": 2, "restarts": 1, "warm_nodes": False}
     for way in ("train", "run"):
         with tempfile.TemporaryDirectory(dir=os.environ["TFOS_TEST_SHARED"]) as directory:
             data = spark.range(0, _ROWS, 1, 12)
+            args = {**PROGRAM, "directory": directory, "dies": [1, _KILLED]}
             if way == "run":
-                tfos.run(spark, train, directory, data=data, num_workers=2, restarts=1, warm_nodes=False)
+                tfos.run(spark, train, args, data=data, **settings)
             else:
-                with tfos.Cluster(spark, train, directory, num_workers=2, restarts=1, warm_nodes=False) as cluster:
+                with tfos.Cluster(spark, train, args, **settings) as cluster:
                     cluster.train(data, timeout=60)
-            resumed, epochs = counted(directory)
-        once = [sorted(each) == list(range(_ROWS)) for each in epochs]
-        print(json.dumps({"way": way, "resumed": resumed, "once": once}), flush=True)
+            found = counted(directory, _EPOCHS)
+        once = not found.differences(range(_ROWS))
+        print(json.dumps({"way": way, "begun": found.begun, "once": once}), flush=True)
     spark.stop()
 
 

@@ -17,6 +17,7 @@ from tensorflowonspark.driver.nodes import Node, NodeState
 from tensorflowonspark.driver.replacement import Replacements
 from tensorflowonspark.driver.spark.backend import Backend, SlotsWanted
 from tensorflowonspark.driver.spark.jobs import RunningJob, Stage
+from tensorflowonspark.driver.spark.lost_executors import names_lost_executor
 from tensorflowonspark.driver.spark.naming import describe_job
 from tensorflowonspark.errors import ClusterError, FeedError, StartError
 from tensorflowonspark.messages import Stop
@@ -225,7 +226,8 @@ class ClusterAttempt:
             data_problem = self._stage.data_problem()
             if data_problem is not None:
                 raise data_problem
-            raise StartError("the cluster did not come up:\n" + "\n".join(f"  {problem}" for problem in problems))
+            text = "the cluster did not come up:\n" + "\n".join(f"  {problem}" for problem in problems)
+            raise StartError(text, executor_lost=any(map(names_lost_executor, problems)))
         if self._stage.ended and self._feed is not None and len(self._awaited()) == len(self.monitor.nodes):
             raise FeedError("the DataFrame has no rows: there is nothing to train on")  # so Spark ran no task
         if self._stage.ended and self._awaited():

@@ -7,7 +7,7 @@ about its root cause.
 from dataclasses import dataclass, field
 
 from tensorflowonspark.config import RestartPolicy
-from tensorflowonspark.errors import ClusterError, FailureKind, NodeError, SlotsError
+from tensorflowonspark.errors import ClusterError, FailureKind, NodeError, SlotsError, StartError
 
 _NO_START, _NO_SLOTS = "no_start", "no_slots"
 _OF_EXECUTORS = (FailureKind.EXECUTOR_LOST.name.lower(), FailureKind.LOST.name.lower())
@@ -35,6 +35,8 @@ class Failure:
         """Return the failure with which an attempt has ended."""
         if isinstance(error, NodeError):
             return cls(error.cause, preempted)
+        if isinstance(error, StartError) and error.executor_lost:
+            return cls(FailureKind.EXECUTOR_LOST.name.lower())
         return cls(_NO_SLOTS if isinstance(error, SlotsError) else _NO_START)
 
 

@@ -121,6 +121,22 @@ def test_problems_of_the_stage_are_reported():
         cluster_on(backend).start()
 
 
+class LosesExecutor(ScriptedBackend):
+    """A backend whose first stage fails since Spark loses an executor."""
+
+    def _start_nodes(self, plan, on_end):
+        lost = "Spark's barrier stage failed: ExecutorLostFailure (executor 3 exited) Reason: worker lost"
+        self._problems = [] if self.plans else [lost]
+        return super()._start_nodes(plan, on_end)
+
+
+def test_a_start_during_which_an_executor_is_lost_is_repeated_if_restarts_are_allowed():
+    with cluster_on(LosesExecutor(returns(1)), num_workers=1, restarts=1) as cluster:
+        assert cluster.join() == {"worker:0": 1}
+    with pytest.raises(tfos.StartError, match="ExecutorLostFailure"):
+        cluster_on(LosesExecutor(returns(1)), num_workers=1).start()
+
+
 def test_missing_nodes_are_named():
     backend = ScriptedBackend(lambda node: None)
     with pytest.raises(tfos.StartError, match=r"within 0.5 s .*waiting for worker:1 \(not connected"):

@@ -116,3 +116,8 @@ def test_each_restart_is_counted():
             budget.spend(error)
     assert budget.spend(NodeError("worker:0", "h1", "it is gone", cause="lost"), preempted=True) == 0
     assert budget.used == 4
+
+
+@pytest.mark.parametrize(("lost", "cause"), [(True, "executor_lost"), (False, "no_start")])
+def test_a_start_that_an_executor_ends_has_its_cause(lost, cause):
+    assert Failure.of(StartError("Spark's barrier stage failed", executor_lost=lost)) == Failure(cause)

@@ -13,7 +13,7 @@ from tensorflowonspark.driver.spark.dynamic import allow_barrier_stages
 from tensorflowonspark.driver.spark.gpus import gpu_profile
 from tensorflowonspark.driver.spark.jobs import stage_error
 from tensorflowonspark.driver.spark.resources import find_slots, most_slots
-from tensorflowonspark.errors import SlotsError, SpecError
+from tensorflowonspark.errors import FeedError, SlotsError, SpecError
 from tensorflowonspark.supervisor.host import advertised_address, configured_address
 
 
@@ -153,6 +153,11 @@ def test_dynamic_allocation_is_named_where_no_cluster_can_run_under_it():
     assert "set spark.dynamicAllocation.enabled=false" in str(
         stage_error(RuntimeError("[SPARK-24942]: Barrier ..."), feeds=False)
     )
+
+
+def test_rows_are_not_at_fault_if_an_executor_is_lost():
+    assert isinstance(stage_error(RuntimeError("a value is missing"), feeds=True), FeedError)
+    assert "barrier stage" in str(stage_error(RuntimeError("ExecutorLostFailure (executor 3 exited)"), feeds=True))
 
 
 def test_the_setting_is_false_while_any_barrier_stage_runs():

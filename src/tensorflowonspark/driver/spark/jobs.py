@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from tensorflowonspark.columns import map_in_arrow
 from tensorflowonspark.driver.spark.dynamic import Retention, allow_barrier_stages, collect_with
+from tensorflowonspark.driver.spark.lost_executors import names_lost_executor
 from tensorflowonspark.driver.spark.naming import describe_job, job_group, name_stages
 from tensorflowonspark.driver.spark.partitions import dealt, repartitioned
 from tensorflowonspark.driver.spark.resources import DYNAMIC_ALLOCATION, allocates_dynamically
@@ -374,6 +375,6 @@ def stage_error(error: BaseException, feeds: bool) -> ClusterError:
         )
     if "SPARK-24942" in text:
         return ClusterError(DYNAMIC_ALLOCATION)
-    if feeds and not re.search(r"[Bb]arrier execution mode|BarrierJob", text):
+    if feeds and not names_lost_executor(text) and not re.search(r"[Bb]arrier execution mode|BarrierJob", text):
         return not_computed(first_cause(error))
     return ClusterError(f"Spark's barrier stage failed: {text.strip() or type(error).__name__}")

@@ -44,6 +44,17 @@ def is_preemption(reason: str) -> bool:
     return bool(_TAKEN.search(reason))
 
 
+def names_lost_executor(reason: str) -> bool:
+    """Return whether Spark's reason for the end of a job is that it has lost an executor.
+
+    Examples
+    --------
+    >>> names_lost_executor("task 0 failed. ExecutorLostFailure (executor 3 exited) Reason: worker lost")
+    True
+    """
+    return "ExecutorLostFailure" in reason
+
+
 def was_preempted(context: "SparkContext", executor: str) -> bool:
     """Wait some seconds until Spark knows why an executor has ended; return whether that was a preemption.
 

@@ -1,0 +1,85 @@
+"""One Spark application on a host of a `HostCluster` that runs one function after another: its executors stay warm.
+
+application = Application(cluster)
+application.run(train, args)  # returns `train(spark, args)`
+application.close()
+"""
+
+import time
+import traceback
+
+import cloudpickle
+
+from tensorflowonspark.errors import ClusterError
+
+
+class Application:
+    """A driver's program on the first host.
+
+    Parameters
+    ----------
+    cluster : tests.support.host_cluster.HostCluster
+        The hosts.
+    seconds : float
+        After which it is killed.
+    """
+
+    def __init__(self, cluster, seconds=4 * 3600):
+        self._directory = cluster.shared / f"application-{time.monotonic_ns()}"
+        self._directory.mkdir()
+        self._asked = 0
+        self._driver = cluster.start(_serve, self._directory, seconds=seconds)
+        self._driver.wait_for_path(self._directory / "serving")
+
+    @property
+    def output(self):
+        """What it has written, with what its nodes have written."""
+        return self._driver.output
+
+    def ask(self, function, *arguments):
+        """Have it call a function with its Spark session and these arguments; return the path of the answer."""
+        path = self._directory / f"{self._asked}.new"
+        self._asked += 1
+        path.write_bytes(cloudpickle.dumps((function, arguments)))
+        path.rename(path.with_suffix(".asked"))
+        return path.with_suffix(".answer")
+
+    def wait_for_path(self, path, seconds):
+        """Wait until a file exists."""
+        self._driver.wait_for_path(path, seconds)
+
+    def answer(self, path, seconds):
+        """Wait for an answer; return what the function returned, or raise what it raised."""
+        self.wait_for_path(path, seconds)
+        returned, raised = cloudpickle.loads(path.read_bytes())
+        if raised is not None:
+            raise raised
+        return returned
+
+    def run(self, function, *arguments, seconds=200):
+        """Have it call a function; return what that returns, or raise what it raises."""
+        return self.answer(self.ask(function, *arguments), seconds)
+
+    def close(self):
+        """Wait for its end."""
+        (self._directory / "end").touch()
+        assert not self._driver.wait(), self.output[-3000:]
+
+
+def _serve(spark, directory):
+    (directory / "serving").touch()
+    while not (directory / "end").exists():
+        for path in directory.glob("*.asked"):
+            function, arguments = cloudpickle.loads(path.read_bytes())
+            path.unlink()
+            returned = raised = None
+            try:
+                returned = function(spark, *arguments)
+            except BaseException as error:  # pytest's own are none of Exception
+                traceback.print_exc()
+                ours = isinstance(error, (ClusterError, AssertionError))
+                raised = error if ours else RuntimeError(traceback.format_exc())
+            new = path.with_suffix(".new")
+            new.write_bytes(cloudpickle.dumps((returned, raised)))
+            new.rename(path.with_suffix(".answer"))
+        time.sleep(0.05)
