@@ -7,6 +7,7 @@ import time
 import pytest
 
 import tensorflowonspark as tfos
+from tests.support import ladder
 from tests.support.host_cluster import host_cluster
 from tests.support.paths import SUPPORT
 from tests.support.programs import fit, small_frame
@@ -17,7 +18,7 @@ _SHIFTS = (0, 15 * 60, -5 * 3600)  # seconds of each host; the driver's is right
 @pytest.fixture(scope="module")
 def shifted_cluster(tmp_path_factory, can_make_hosts):
     if shutil.which("gcc") is None:
-        pytest.skip("clocks are shifted by a small library, which gcc compiles")
+        ladder.skip("clocks are shifted by a small library, which gcc compiles")
     library = tmp_path_factory.mktemp("clock") / "clock.so"
     source = SUPPORT / "shifted_clock.c"
     subprocess.run(["gcc", "-shared", "-fPIC", "-O1", "-o", library, source, "-ldl"], check=True)

@@ -22,7 +22,7 @@ from tests.support.host_cluster import host_cluster
 from tests.support.processes import is_fork_server
 from tests.support.resumed_cluster import counted, train
 
-_DRAWS = int(os.environ.get("TFOS_TEST_DRAWS", "4"))
+_DRAWS = int(os.environ.get("TFOS_TEST_DRAWS", "2"))
 _SEED = int(os.environ.get("TFOS_TEST_DRAWS_SEED", "1"))
 _DRAW_SECONDS = 200.0  # no draw may take longer, whatever happens in it
 _FIND_SECONDS = 5.0  # for a process that is to be killed
