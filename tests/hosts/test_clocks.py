@@ -41,10 +41,11 @@ def _timed_fit(args, ctx):
     checkpoint = ctx.checkpoint(f"{args['directory']}/checkpoints")
     state = tf.train.Checkpoint(weight=tf.Variable(float(ctx.attempt)))
     begun = checkpoint.restore(state)
-    checkpoint.save(state, begun + 1)
-    if not ctx.attempt and ctx.index == 1:
-        time.sleep(5.0)  # until the chief has saved
-        raise RuntimeError("for a restart")
+    if not ctx.attempt:
+        checkpoint.save(state, begun + 1)
+        if ctx.index == 1:
+            time.sleep(5.0)  # until the chief has saved
+            raise RuntimeError("for a restart")
     return result, time.time(), begun
 
 
