@@ -34,6 +34,7 @@ def test_rows_reach_their_nodes_although_hosts_have_equal_pids(tmp_path, applica
         check_fed_clusters(settings, address)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_rows_count_once_in_an_epoch_that_is_resumed_on_other_hosts(tmp_path, monkeypatch):
     """Spark runs a partition's task on another host than before, and a shuffle's rows come in another order."""
