@@ -202,8 +202,8 @@ class FileReader:
     ) -> Feed:
         """Return a feed whose rows are read in each epoch."""
         manifest, row_bytes = _manifest(call, groups, _rows_of(shares))
-        places = {id(group): place for place, group in enumerate(groups)}
-        runs = (tuple(Run(places[id(each)], 0, each.rows) for each in share if each.rows) for share in shares.values())
+        places = {group.name: place for place, group in enumerate(groups)}
+        runs = (tuple(Run(places[each.name], 0, each.rows) for each in share if each.rows) for share in shares.values())
         manifest = replace(manifest, layout=Layout(tuple(runs)))
         assert config.limit_bytes is not None
         share = [group for group in shares[self.setup.number] if group.rows]
