@@ -34,7 +34,7 @@ class Session:
     chose_distribution : bool
         Whether the program has set a distribution of Keras on JAX, or none.
     listener : TrainingListener or None
-        What is told of the events of ``fit``.
+        It receives the events of ``fit``.
     problems : list of str
         Why it must not train on several replicas.
     first_step : int

@@ -20,21 +20,27 @@ _LEAST_BYTES = 16 << 10  # of a batch that is tried
 _SAVED = 0.9  # as a part of the batch: what is larger is not worth it
 _PAUSE_BYTES = 256 << 20  # of batches that follow such a one, and that are not tried
 
+_speeds: dict[str, float] = {}  # by host: bytes in a second of the last connection that has sent enough
 
-_speeds: dict[str, float] = {}  # by host, as the last connection that has sent enough has found it
 
-
-def speed_of(sock: socket.socket) -> float:
-    """Return how many bytes the network carries in a second to another host, infinite if that is not known yet."""
+def note_speed(sock: socket.socket) -> None:
+    """Note how fast the network to a connection's host is, for all connections to it: one alone may be short."""
     if sock.family == socket.AF_UNIX:
-        return math.inf
-    host = sock.getpeername()[0]
+        return
     info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO.size)
-    if len(info) == _INFO.size:  # else Linux is older than 4.10
-        sent, busy, waited = _INFO.unpack(info)
-        if sent > _KNOWN_BYTES and busy > waited:
-            _speeds[host] = 1e6 * sent / (busy - waited)
-    return _speeds.get(host, math.inf)
+    if len(info) < _INFO.size:  # Linux is older than 4.10
+        return
+    sent, busy, waited = _INFO.unpack(info)
+    if sent > _KNOWN_BYTES and busy > waited:
+        _speeds[sock.getpeername()[0]] = 1e6 * sent / (busy - waited)
+
+
+def is_slow(sock: socket.socket) -> bool:
+    """Return whether the network to a connection's host is slow, as far as that is known."""
+    if sock.family == socket.AF_UNIX:
+        return False
+    note_speed(sock)
+    return _speeds.get(sock.getpeername()[0], math.inf) < _SLOW
 
 
 class Compression:
@@ -55,7 +61,7 @@ class Compression:
         if self._pause > 0:
             self._pause -= batch.nbytes
             return None
-        if batch.nbytes < _LEAST_BYTES or speed_of(self._socket) > _SLOW:
+        if batch.nbytes < _LEAST_BYTES or not is_slow(self._socket):
             return None
         data = stream_of(batch, "zstd")
         if len(data) < _SAVED * batch.nbytes:
@@ -65,7 +71,7 @@ class Compression:
 
 
 def stream_of(batch: "pa.RecordBatch", compression: str | None = None) -> "pa.Buffer":
-    """Return a stream of Arrow's that has one batch, with its dictionaries."""
+    """Return Arrow's stream of one batch, with its dictionaries; it may be compressed, as by "zstd"."""
     import pyarrow as pa
 
     sink = pa.BufferOutputStream()

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
-from tensorflowonspark.transport.compression import Compression, speed_of, stream_of
+from tensorflowonspark.transport.compression import Compression, note_speed, stream_of
 from tensorflowonspark.transport.credentials import Credentials
 from tensorflowonspark.transport.silence import is_unanswered, watch
 from tensorflowonspark.transport.tls import TlsSocket
@@ -134,7 +134,10 @@ class FramedSocket:
         stream = self._compression.compress(batch)
         if stream is None and self._sends_dictionaries:
             stream = stream_of(batch)
-        self.send(Frame.BATCH if stream is None else Frame.STREAM, batch.serialize() if stream is None else stream)
+        if stream is None:
+            self.send(Frame.BATCH, batch.serialize())
+        else:
+            self.send(Frame.STREAM, stream)
 
     # ---- receiving
 
@@ -272,7 +275,7 @@ class FramedSocket:
     def close(self) -> None:
         """Close the connection."""
         with suppress(OSError):
-            speed_of(self._socket)  # the next one to this host may be as short
+            note_speed(self._socket)
         self.abort()
         self._socket.close()
 

@@ -44,20 +44,29 @@ def _exchange(batch):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_batch_on_a_slow_network(kind, sent, monkeypatch):
-    monkeypatch.setattr(compression, "speed_of", lambda _socket: 12e6)
+    monkeypatch.setattr(compression, "is_slow", lambda _socket: True)
     batch, frame = KINDS[kind]
     assert _exchange(batch).equals(batch)
     assert sent == [frame, frame]
 
 
-def test_a_batch_on_a_fast_network_is_sent_as_it_is(sent):
+@pytest.mark.parametrize(("speed", "frame"), [(1e9, Frame.BATCH), (12e6, Frame.STREAM)])
+def test_a_connection_is_as_fast_as_the_last_one_to_its_host(speed, frame, sent, monkeypatch):
+    monkeypatch.setattr(compression, "_speeds", {"127.0.0.1": speed})
+    batch, _ = KINDS["zeros"]
+    assert _exchange(batch).equals(batch)
+    assert sent == [frame, frame]
+
+
+def test_a_batch_on_a_network_of_unknown_speed_is_sent_as_it_is(sent, monkeypatch):
+    monkeypatch.setattr(compression, "_speeds", {})
     batch, _ = KINDS["zeros"]
     assert _exchange(batch).equals(batch)
     assert sent == [Frame.BATCH, Frame.BATCH]
 
 
 def test_rows_that_stay_as_large_are_tried_again_later(monkeypatch):
-    monkeypatch.setattr(compression, "speed_of", lambda _socket: 12e6)
+    monkeypatch.setattr(compression, "is_slow", lambda _socket: True)
     monkeypatch.setattr(compression, "_PAUSE_BYTES", 20 * _ROWS)
     connection = compression.Compression(None)
     noise, zeros = KINDS["noise"][0], KINDS["zeros"][0]
