@@ -6,11 +6,10 @@ application.close()
 """
 
 import time
-import traceback
 
 import cloudpickle
 
-from tensorflowonspark.errors import ClusterError
+from tests.support.host_cluster import outcome_of, result_of
 
 
 class Application:
@@ -51,10 +50,7 @@ class Application:
     def answer(self, path, seconds):
         """Wait for an answer; return what the function returned, or raise what it raised."""
         self.wait_for_path(path, seconds)
-        returned, raised = cloudpickle.loads(path.read_bytes())
-        if raised is not None:
-            raise raised
-        return returned
+        return result_of(path.read_bytes())
 
     def run(self, function, *arguments, seconds=200):
         """Have it call a function; return what that returns, or raise what it raises."""
@@ -72,14 +68,7 @@ def _serve(spark, directory):
         for path in directory.glob("*.asked"):
             function, arguments = cloudpickle.loads(path.read_bytes())
             path.unlink()
-            returned = raised = None
-            try:
-                returned = function(spark, *arguments)
-            except BaseException as error:  # pytest's own are none of Exception
-                traceback.print_exc()
-                ours = isinstance(error, (ClusterError, AssertionError))
-                raised = error if ours else RuntimeError(traceback.format_exc())
             new = path.with_suffix(".new")
-            new.write_bytes(cloudpickle.dumps((returned, raised)))
+            new.write_bytes(outcome_of(function, spark, *arguments))
             new.rename(path.with_suffix(".answer"))
         time.sleep(0.05)

@@ -73,10 +73,7 @@ class Driver:
     def result(self):
         """Wait for its end; return what the function returned, or raise what it raised."""
         assert not self.wait(), f"the driver ended with code {self._process.returncode}: {self.output[-3000:]}"
-        returned, raised = cloudpickle.loads(self._path.with_suffix(".result").read_bytes())
-        if raised is not None:
-            raise raised
-        return returned
+        return result_of(self._path.with_suffix(".result").read_bytes())
 
 
 class HostCluster:
@@ -264,6 +261,25 @@ def slow_rows(spark):
     return data.repartition(4)
 
 
+def outcome_of(function, *arguments):
+    """Call a function; return what it returns or raises, for `result_of` in another process."""
+    returned = raised = None
+    try:
+        returned = function(*arguments)
+    except BaseException as error:  # pytest's own are none of Exception
+        traceback.print_exc()
+        raised = error if isinstance(error, (ClusterError, AssertionError)) else RuntimeError(traceback.format_exc())
+    return cloudpickle.dumps((returned, raised))
+
+
+def result_of(outcome):
+    """Return what a function has returned in another process, or raise what it has raised."""
+    returned, raised = cloudpickle.loads(outcome)
+    if raised is not None:
+        raise raised
+    return returned
+
+
 def main(path):
     """Be a driver's program: call the function, write what it returns or raises."""
     for pickler in (cloudpickle, spark_cloudpickle):  # executors can't import the tests
@@ -272,15 +288,10 @@ def main(path):
     builder = SparkSession.builder.appName(path.name)
     for name, value in settings.items():
         builder = builder.config(name, value)
-    returned = raised = None
     spark = builder.getOrCreate()
-    try:
-        returned = function(spark, *arguments)
-    except BaseException as error:  # pytest's own are none of Exception
-        traceback.print_exc()
-        raised = error if isinstance(error, (ClusterError, AssertionError)) else RuntimeError(traceback.format_exc())
+    outcome = outcome_of(function, spark, *arguments)
     spark.stop()
-    path.with_suffix(".result").write_bytes(cloudpickle.dumps((returned, raised)))
+    path.with_suffix(".result").write_bytes(outcome)
 
 
 if __name__ == "__main__":
