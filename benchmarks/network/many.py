@@ -2,6 +2,7 @@
 
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -62,23 +63,22 @@ def one_run(workers):
         driver.wait_for(text, 600)
         seconds[name] = time.monotonic() - begin
 
-    with tempfile.TemporaryDirectory() as directory:
-        cluster = host_cluster(Path(directory), workers=range(1, workers + 1), memory="700m", count_hosts=workers + 1)
-        with cluster as cluster:
-            driver = cluster.start(drive, workers, str(cluster.shared / "checkpoints"), seconds=1200)
-            driver.wait_for("begins", 300)
-            begin = time.monotonic()
-            reach("all are up", "up")
-            reach("steps in attempt 0", "first steps")
-            used = {host.name: _processor_seconds(host) for host in cluster.hosts}
-            gone = cluster.hosts[-1]
-            cluster.network.kill(gone)
-            begin = time.monotonic()
-            reach("All nodes are started again", "lost, and started again")
-            reach("steps in attempt 1", "lost, and next steps")
-            attempts = driver.result()
-            assert set(attempts.values()) == {1}, attempts
-            assert len(attempts) == workers - 1, f"{len(attempts)} of {workers - 1} workers"
+    hosts = {"workers": range(1, workers + 1), "memory": "700m", "count_hosts": workers + 1}
+    with tempfile.TemporaryDirectory() as directory, host_cluster(Path(directory), **hosts) as cluster:
+        driver = cluster.start(drive, workers, str(cluster.shared / "checkpoints"), seconds=1200)
+        driver.wait_for("begins", 300)
+        begin = time.monotonic()
+        reach("all are up", "up")
+        reach("steps in attempt 0", "first steps")
+        used = {host.name: _processor_seconds(host) for host in cluster.hosts}
+        gone = cluster.hosts[-1]
+        cluster.network.kill(gone)
+        begin = time.monotonic()
+        reach("All nodes are started again", "lost, and started again")
+        reach("steps in attempt 1", "lost, and next steps")
+        attempts = driver.result()
+        assert set(attempts.values()) == {1}, attempts
+        assert len(attempts) == workers - 1, f"{len(attempts)} of {workers - 1} workers"
     driver_seconds = used.pop(cluster.hosts[0].name)
     return seconds | {"driver": driver_seconds / (driver_seconds + sum(used.values()))}
 
@@ -87,8 +87,6 @@ def _processor_seconds(host):
     """Return the processor time that the processes of a host, and their ended children, have taken."""
     total = 0.0
     for process in host.processes():
-        try:
+        with suppress(psutil.Error):  # it has ended
             total += sum(process.cpu_times()[:4])
-        except psutil.Error:
-            continue
     return total
