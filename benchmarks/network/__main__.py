@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 from contextlib import ExitStack
+from functools import cached_property
 from pathlib import Path
 from statistics import median
 
@@ -51,18 +52,18 @@ class Bench:
 
     def __init__(self, options, stack, log):
         self.options, self._stack, self._log = options, stack, log
-        self._apart = self._apart_contender = self._together = None
 
-    def open(self):
-        """Make three hosts and an application on them, unless they are there."""
-        if self._apart is None:
-            self._apart = self._hosts(3)
-            self._apart_contender = self._application(self._apart)
+    @cached_property
+    def _apart(self):
+        return self._hosts(3)
 
-    def close(self):
-        """End what was made."""
-        self._stack.close()
-        self._apart = self._together = None
+    @cached_property
+    def _spanning(self):
+        return self._application(self._apart)
+
+    @cached_property
+    def _single(self):
+        return self._application(self._hosts(1))
 
     def _hosts(self, count):
         directory = Path(self._stack.enter_context(tempfile.TemporaryDirectory()))
@@ -86,13 +87,11 @@ class Bench:
 
     def turns(self, rows, kind):
         """Return the turns of feeding rows: across hosts, on one host, and beside them a shuffle and a socket."""
-        if self._together is None:
-            self._together = self._application(self._hosts(1))
         request = {"kind": kind, "rows": rows}
         return {
-            "feed": self.counted(self._apart_contender.turn(what="feed", **request)),
-            "one host": lambda: {"seconds": self._together.round({"what": "feed", **request})},
-            "shuffle": self.counted(self._apart_contender.turn(what="shuffle", **request)),
+            "feed": self.counted(self._spanning.turn(what="feed", **request)),
+            "one host": lambda: {"seconds": self._single.round({"what": "feed", **request})},
+            "shuffle": self.counted(self._spanning.turn(what="shuffle", **request)),
             "socket": lambda: {"seconds": self.send(rows * _ROW_BYTES)},
         }
 
@@ -110,7 +109,7 @@ class Bench:
 
     def steps(self, size, workers):
         """Return a turn of training: the seconds of a step."""
-        return self._apart_contender.turn(what="gradients", bytes=size, workers=workers)
+        return self._spanning.turn(what="gradients", bytes=size, workers=workers)
 
     def send(self, size):
         """Return the seconds that a plain socket takes for bytes from one host to another."""
@@ -160,9 +159,8 @@ def gradients(bench):
     bench.limit(None)
 
 
-def many(bench):
+def many(_bench):
     """Measure clusters of more and more hosts, each once."""
-    bench.close()
     for workers in _WORKERS:
         yield f"many {workers}", one_run(workers)
 
@@ -172,12 +170,9 @@ _PARTS = {"feed": feed, "slow": slow, "gradients": gradients, "many": many}
 
 def measure(options, log):
     """Run the parts."""
-    with ExitStack() as stack:
-        bench = Bench(options, stack, log)
-        for part in options.parts.split(","):
-            if part != "many":
-                bench.open()
-            for name, found in _PARTS[part](bench):
+    for part in options.parts.split(","):
+        with ExitStack() as stack:
+            for name, found in _PARTS[part](Bench(options, stack, log)):
                 yield {"about": circumstances(options), name: found}
 
 
