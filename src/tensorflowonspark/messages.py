@@ -241,6 +241,7 @@ class CheckpointSaved(ToDriver):
     """The program has written a checkpoint: after a restart it does not need feeds before this one."""
 
     feed: int
+    directory: str
 
 
 @dataclass(frozen=True)

@@ -52,9 +52,11 @@ def _moved(path: Path, worker: str, write: Callable[[str], Any]) -> Any:
     path.parent.mkdir(parents=True, exist_ok=True)
     before = _times(path)
     with tempfile.TemporaryDirectory(prefix=".tfos-", dir=path.parent) as own:
+        ahead = Path(own).stat().st_mtime - time.time()  # the file server's clock, of this one
         result = write(str(Path(own, path.name)))
         now = _times(path)
-        if worker and now != _own.get(path, ()) and max(now, default=0.0) >= _began and path not in _logged:
+        is_new = max(now, default=0.0) >= _began + ahead
+        if worker and now != _own.get(path, ()) and is_new and path not in _logged:
             _logged.add(path)
             _log.warning(
                 "%s and another worker save to %s: the last one's stays, or the chief's if they save at the same time. "

@@ -142,12 +142,14 @@ def test_with_checkpoints_those_since_the_last_one_do(spark, tmp_path):
     assert found == {"worker:0": (1, [10, 20, 30]), "worker:1": (1, [10, 20, 30])}
 
 
-@pytest.mark.slow
 @local
 def test_a_feed_that_was_complete_before_the_last_checkpoint_does_not_come_again(spark, tmp_path):
+    """Nor in a second restart, before which none was written."""
+
     def program(args, ctx):
         import tensorflow as tf
 
+        killed_in(args, ctx, attempt=1)
         found = []
         for feed in ctx.feeds():
             ctx.checkpoint(args).save(tf.train.Checkpoint(seen=tf.Variable(1)), 1)
@@ -155,7 +157,7 @@ def test_a_feed_that_was_complete_before_the_last_checkpoint_does_not_come_again
             killed_in(args, ctx) if feed.total_rows == 30 else None
         return found
 
-    with tfos.Cluster(spark, program, str(tmp_path), num_workers=2, restarts=1) as cluster:
+    with tfos.Cluster(spark, program, str(tmp_path), num_workers=2, restarts=2) as cluster:
         for rows in (10, 20, 30):
             cluster.train(spark.range(rows))
         assert cluster.shutdown() == {"worker:0": [30], "worker:1": [30]}

@@ -1,6 +1,8 @@
 """Models that several workers save: each path holds one whole, whoever saves there, and whatever else is there."""
 
 import json
+import os
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -69,6 +71,20 @@ def test_no_model_is_lost(workers, tmp_path):
     writers = {"alone.keras": 1, "model-0.keras": 0, "model-1.keras": 1, "both.keras": 1}
     found = {each.name: each.read_text() for each in tmp_path.iterdir()}
     assert found == {name: f"{worker} {{'zipped': True}}" for name, worker in writers.items()}
+
+
+@pytest.mark.parametrize("ahead", [3600, -3600])
+@pytest.mark.parametrize("another", [True, False])
+def test_a_file_servers_clock_may_be_another(workers, monkeypatch, tmp_path, caplog, ahead, another):
+    """The file is of an earlier run, or of another worker of this one."""
+    now = time.time()
+    monkeypatch.setattr(shared_paths, "_began", now - ahead - 60)
+    monkeypatch.setattr(shared_paths, "time", SimpleNamespace(time=lambda: time.time() - ahead))
+    path = tmp_path / "model.keras"
+    path.touch()
+    os.utime(path, (now, now - (30 if another else 90)))
+    workers.save(1, path)
+    assert bool(caplog.records) is another
 
 
 def test_other_files_of_a_directory_stay(workers, tmp_path):

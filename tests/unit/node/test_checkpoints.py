@@ -137,13 +137,17 @@ def test_the_one_before_is_of_no_use_if_its_rows_are_not_fed_again(tmp_path, fir
         found.restore(Loop().state)
 
 
-@pytest.mark.parametrize("first_feed", [0, 2])
-def test_a_restart_that_finds_nothing_although_its_feeds_begin_later_says_so(tmp_path, caplog, first_feed):
-    position = ResumePosition(SimpleNamespace(first=first_feed, current=first_feed), None, workers=1)
-    there = Checkpoints(str(tmp_path), 3, "", is_chief=True, node="worker:0", host="b", position=position)
-    assert there.restore(Loop().state) == 0
-    words = f"there is no checkpoint in {tmp_path} on b, and this restart begins with feed 2"
-    assert (words in caplog.text) is bool(first_feed)
+@pytest.mark.parametrize(("first_feed", "saved_to"), [(0, "here"), (2, "elsewhere"), (2, "here")])
+def test_a_restart_that_finds_nothing_although_its_feeds_begin_later_is_refused(tmp_path, first_feed, saved_to):
+    feeds = SimpleNamespace(first=first_feed, current=first_feed, saved_to=str(tmp_path / saved_to))
+    position = ResumePosition(feeds, None, workers=1)
+    here = Checkpoints(str(tmp_path / "here"), 3, "", is_chief=True, node="worker:0", host="b", position=position)
+    if first_feed and saved_to == "here":
+        words = f"there is no checkpoint in {tmp_path}/here on b, and this restart begins with feed 2, in which one was"
+        with pytest.raises(CheckpointError, match=words):
+            here.restore(Loop().state)
+    else:
+        assert here.restore(Loop().state) == 0
 
 
 def test_a_worker_that_does_not_see_the_chiefs_directory_is_named(tmp_path, monkeypatch):

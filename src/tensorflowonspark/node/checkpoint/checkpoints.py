@@ -153,7 +153,7 @@ class Checkpoints:
                     self._position.write(local, int(step), epoch, batch)
                 written = self._store.add(local, int(step), epoch, name=name, **position)
                 if self._position:
-                    self._position.report_saved()
+                    self._position.report_saved(self.directory)
         if not self._is_seen and is_shared(state):
             self._require_seen(written)
 
@@ -397,20 +397,17 @@ class Checkpoints:
             return None, error
 
     def _usable(self, saved: SavedCheckpoint | None) -> SavedCheckpoint | None:
-        """Return a checkpoint; raise if later ones are damaged and its feed's rows are not fed again; warn of none."""
+        """Return a checkpoint, or None; raise if rows that its program needs are not fed again in this restart."""
         if saved and self._position and self._store.damaged and not self._position.is_fed_again(saved):
             raise CheckpointError(
                 f"damaged in {self.directory}: {', '.join(self._store.damaged)}; {saved.name}, the one before, was "
                 f"written in feed {saved.feed}, whose rows are not fed again in this restart: run the whole training "
                 "again, which resumes from it"
             )
-        if not saved and self._position and self._position.begins_in:
-            _log.warning(
-                "there is no checkpoint in %s on %s, and this restart begins with feed %d, in which one was saved: if "
-                "it was saved there, the hosts do not share the directory, and what the feeds before taught is lost. "
-                "Give a directory that all nodes see",
-                self.directory,
-                self._host,
-                self._position.begins_in,
+        if not saved and self._position and (feed := self._position.first_feed(self.directory)):
+            raise CheckpointError(
+                f"there is no checkpoint in {self.directory} on {self._host}, and this restart begins with feed "
+                f"{feed}, in which one was saved there: what the feeds before taught is lost. If hosts have different "
+                "directories of that name, give one that all nodes see, as hdfs://..., s3://... or a shared mount"
             )
         return saved

@@ -83,18 +83,17 @@ class ResumePosition:
             return None
         return taken
 
-    def report_saved(self) -> None:
+    def report_saved(self, directory: str) -> None:
         """Report that a checkpoint is complete: a restarted program needs no earlier feed."""
-        self._link.send(CheckpointSaved(self._feeds.current))
+        self._link.send(CheckpointSaved(self._feeds.current, directory))
 
-    @property
-    def begins_in(self) -> int:
-        """The number of the feed with which this attempt of the program begins; above 0 in some restarts."""
-        return self._feeds.first
+    def first_feed(self, directory: str) -> int:
+        """Return the number of the first feed of a restart that continues a checkpoint of a directory; 0 of others."""
+        return self._feeds.first if directory == self._feeds.saved_to else 0
 
     def is_fed_again(self, saved: SavedCheckpoint) -> bool:
         """Return whether the rows after a checkpoint are fed to this attempt of the program."""
-        return not self.begins_in or saved.feed >= self.begins_in
+        return saved.feed >= self._feeds.first
 
     def resume(self, saved: SavedCheckpoint) -> tuple[int, int]:
         """Resume the rows where a checkpoint was written; return its epoch, and the step in it.

@@ -139,6 +139,11 @@ class Feeds:
         return self._setup.config.first_feed
 
     @property
+    def saved_to(self) -> str:
+        """The directory of the last checkpoint that the attempts before this one have written; "" without one."""
+        return self._setup.config.saved_to
+
+    @property
     def current(self) -> int:
         """Number of the feed that the program received last, or the first one's before that."""
         return max(self._next - 1, self._setup.config.first_feed)
