@@ -76,6 +76,16 @@ class Driver:
         return result_of(self._path.with_suffix(".result").read_bytes())
 
 
+def java_processes(host):
+    """Return the processes of a host that run Java now."""
+    found = []
+    for each in host.processes():
+        with suppress(psutil.NoSuchProcess):  # it has ended meanwhile
+            if each.name() == "java":
+                found.append(each)
+    return found
+
+
 class HostCluster:
     """Spark's master on the first host, and a worker on each of `workers`.
 
@@ -182,7 +192,7 @@ class HostCluster:
         """Wait until the master and the workers of hosts have begun to start; note their processes."""
         for host in members:
             end = time.monotonic() + _DAEMON_SECONDS
-            while sum(each.name() == "java" for each in host.processes()) < self._daemons.count(host.name):
+            while len(java_processes(host)) < self._daemons.count(host.name):
                 assert time.monotonic() < end, f"Spark does not start on {host.name}"
                 time.sleep(0.1)
             self._own[host.name] = {each.pid for each in host.processes()}

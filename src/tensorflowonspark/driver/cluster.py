@@ -40,6 +40,7 @@ from tensorflowonspark.driver.spark.progress import ProgressJobs
 from tensorflowonspark.driver.tracking import track
 from tensorflowonspark.errors import ClusterError, FeedError, SpecError
 from tensorflowonspark.feed_messages import CacheConfig
+from tensorflowonspark.task.feeder import NodeEndpoint
 from tensorflowonspark.transport import Credentials
 
 if TYPE_CHECKING:
@@ -497,10 +498,14 @@ class Cluster(ClusterView):
         self._attempt.require_own_process()
         require_frame(data, "data")
         self._controller.require_running()
-        nodes = wait_until_served(self._monitor, check_seconds("timeout", timeout))
-        return infer(data, schema, node_endpoints(nodes, self._address), self._credentials, keep)
+        targets = self._answering(check_seconds("timeout", timeout))
+        return infer(data, schema, targets, self._credentials, keep)
 
     # ---- for the parts of the package that build on a cluster
+
+    def _answering(self, seconds: float) -> tuple[NodeEndpoint, ...]:
+        """Wait until all programs answer inference; return where their nodes receive its rows."""
+        return node_endpoints(wait_until_served(self._monitor, seconds), self._address)
 
     @property
     def _address(self) -> tuple[str, int]:

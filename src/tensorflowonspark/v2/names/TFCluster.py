@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 from tensorflowonspark import storage
 from tensorflowonspark.driver.cluster import Cluster
-from tensorflowonspark.driver.feed.job import node_endpoints
 from tensorflowonspark.errors import FeedError, SpecError
 from tensorflowonspark.v2.deprecation import warn_deprecated
 from tensorflowonspark.v2.pickled_rows import infer, pickled_batches
@@ -255,10 +254,10 @@ class TFCluster:
         Raises
         ------
         FeedError
-            If the rows can't be sent to the nodes.
+            If the rows can't be sent to the nodes, or a program has not begun after `feed_timeout` seconds.
         """
         self._require_feeding("inference", qname)
-        targets = node_endpoints(self._cluster._fed, self._cluster._address)
+        targets = self._cluster._answering(feed_timeout)
         return infer(_as_rdd(dataRDD), targets, self._cluster._credentials, qname, feed_timeout)
 
     def _require_feeding(self, verb: str, qname: str) -> None:
