@@ -339,7 +339,7 @@ def _check_directory(name: str, directory: object) -> None:
 
 
 def _check_interface(name: str, wanted: object) -> None:
-    """Raise `SpecError` if this is neither the name of a network interface, nor a pattern, nor an IPv4 network."""
+    """Raise `SpecError` if this is neither the name of a network interface, nor a pattern, nor a network."""
     if wanted is None:
         return
     reason = ""
@@ -347,9 +347,7 @@ def _check_interface(name: str, wanted: object) -> None:
         reason = "one interface"
     elif "/" in wanted or wanted.replace(".", "").isdigit():
         try:
-            if ip_network(wanted, strict=False).version == 4:  # noqa: PLR2004
-                return
-            reason = "IPv4, as TensorFlow's addresses are"
+            ip_network(wanted, strict=False)
         except ValueError as error:
             reason = str(error)
     if reason:

@@ -42,7 +42,7 @@ def _infer(spark):
     return [tuple(each) for each in found]
 
 
-def _train_with_parameter_servers(spark):
+def train_with_parameter_servers(spark):
     def chief(args, ctx, coordinator):
         feed, loop = ctx.feed(), Loop(coordinator)
         return loop.to_the_end(feed, iter(loop.dataset(feed)))
@@ -77,7 +77,7 @@ def _do_all(spark, shared):
         "train": _train(spark),
         "tls": _read_by_tls(spark),
         "infer": _infer(spark),
-        "ps": _train_with_parameter_servers(spark),
+        "ps": train_with_parameter_servers(spark),
         "resume": _resume(spark, f"{shared}/resumed"),
     }
 

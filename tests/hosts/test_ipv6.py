@@ -1,13 +1,15 @@
 """Hosts that have addresses of IPv6 alone."""
 
 import re
+import time
 import urllib.request
 from http import HTTPStatus
 
 import pytest
 
 import tensorflowonspark as tfos
-from tests.hosts.test_features import EXECUTORS, TFOS
+from tests.hosts.test_features import EXECUTORS, TFOS, train_with_parameter_servers
+from tests.hosts.test_table_of_ports import train_on_jax
 from tests.support.host_cluster import host_cluster
 from tests.support.programs import all_ids, fit, read, small_frame, small_model
 
@@ -31,7 +33,7 @@ def _average(args, ctx):
     return rounds.rounds
 
 
-def _do_all(spark):
+def _do_all(spark, logs):
     rows = small_frame(spark, [40, 30, 50, 20]).repartition(4).cache()
     found = {}
     with tfos.Cluster(spark, read, {}, num_workers=3, dashboard=True) as cluster:
@@ -41,24 +43,34 @@ def _do_all(spark):
         with urllib.request.urlopen(found["url"], timeout=20) as page:
             found["page"] = page.status
         found["ids"] = all_ids(cluster.join())
-    with tfos.Cluster(spark, fit, {"batch_size": 10}, num_workers=3) as cluster:
+    with tfos.Cluster(spark, fit, {"batch_size": 10}, num_workers=3, network_interface="fd77::/16") as cluster:
         cluster.train(rows, timeout=200)
         found["fit"] = cluster.join()
     with tfos.Cluster(spark, _average, num_workers=2) as cluster:
         cluster.train(rows, timeout=200)
         found["rounds"] = cluster.join()
+    with tfos.Cluster(spark, train_on_jax, num_workers=2, env={"KERAS_BACKEND": "jax"}, tensorboard=logs) as cluster:
+        cluster.train(rows, timeout=200)
+        while cluster.tensorboard_url is None:
+            time.sleep(0.1)
+        with urllib.request.urlopen(cluster.tensorboard_url, timeout=20) as page:
+            found["tensorboard"] = page.status
+        found["jax"] = cluster.join()
+    found["ps"] = train_with_parameter_servers(spark)
     return found
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_all_that_nodes_do_together_works(ipv6_cluster):
-    found = ipv6_cluster.run(_do_all, settings=SETTINGS, env=ENVIRONMENT, seconds=560)
+    found = ipv6_cluster.run(_do_all, str(ipv6_cluster.shared), settings=SETTINGS, env=ENVIRONMENT, seconds=560)
     assert sorted(found["hosts"]) == [each.address for each in ipv6_cluster.hosts]
-    assert found["page"] == HTTPStatus.OK
+    assert (found["page"], found["tensorboard"]) == (HTTPStatus.OK, HTTPStatus.OK)
     assert found["ids"] == list(range(140))
     assert sorted(sum((each["seen"] for each in found["fit"].values()), [])) == list(range(140))
     assert min(found["rounds"].values()) > 0
+    assert set(found["jax"]) == {"worker:0", "worker:1"}
+    assert sorted(found["ps"]) == list(range(70))
     assert not ipv6_cluster.left()
 
 

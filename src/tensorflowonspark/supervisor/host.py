@@ -63,7 +63,7 @@ def advertised_address(command: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class Interface:
-    """A network interface of this host, with the IPv4 address at which other hosts reach its nodes."""
+    """A network interface of this host, with the address at which other hosts reach its nodes."""
 
     name: str
     address: str
@@ -90,17 +90,13 @@ def address_problem(address: str) -> str:
         reason = "this host does not have that address"
     except OSError as error:
         reason = f"this host knows no address of that name: {error.strerror or error}"
-    own = [
-        f"{name} {each.address}"
-        for name, addresses in psutil.net_if_addrs().items()
-        for each in addresses
-        if each.family in (socket.AF_INET, socket.AF_INET6) and not each.address.startswith("fe80:")
-    ]
-    return f"{reason}; it has {', '.join(own)}"
+    return f"{reason}; it has {', '.join(f'{each.name} {each.address}' for each in _interfaces())}"
 
 
 def find_interface(wanted: str) -> Interface:
-    """Return the first interface of this host that is up, has an IPv4 address, and is the wanted one.
+    """Return the first interface of this host that is up, has an address, and is the wanted one.
+
+    Addresses of IPv4 come before those of IPv6, and those that are valid on one link alone are none.
 
     Parameters
     ----------
@@ -119,21 +115,27 @@ def find_interface(wanted: str) -> Interface:
     Interface(name='lo', address='127.0.0.1')
     """
     up = {name for name, state in psutil.net_if_stats().items() if state.isup}
-    found = [
-        Interface(name, each.address)
-        for name, addresses in psutil.net_if_addrs().items()
-        for each in addresses
-        if each.family == socket.AF_INET
-    ]
+    found = _interfaces()
     for each in found:
         if each.device in up and _is_wanted(each, wanted):
             return each
     names = [f"{each.name} ({each.address}{'' if each.device in up else ', down'})" for each in found]
-    names += [f"{name} (no IPv4 address)" for name in up - {each.device for each in found}]
+    names += [f"{name} (no address)" for name in up - {each.device for each in found}]
     raise LookupError(
-        f"network_interface={wanted!r}: no interface of this host matches that is up and has an IPv4 address; it has "
+        f"network_interface={wanted!r}: no interface of this host matches that is up and has an address; it has "
         f"{', '.join(names) or 'none'}. A pattern ('ib*') or a network ('10.1.0.0/16') can match other names"
     )
+
+
+def _interfaces() -> list[Interface]:
+    """Return the addresses of this host that others may reach, those of IPv4 first."""
+    return [
+        Interface(name, each.address)
+        for family in (socket.AF_INET, socket.AF_INET6)
+        for name, addresses in psutil.net_if_addrs().items()
+        for each in addresses
+        if each.family == family and not each.address.startswith("fe80:")
+    ]
 
 
 def _is_wanted(interface: Interface, wanted: str) -> bool:

@@ -13,11 +13,16 @@ from tensorflowonspark.supervisor.node_process import node_environment
 ADDRESSES = {
     "lo": ["127.0.0.1"],
     "eth0": ["192.168.7.5"],
-    "ib0": ["10.1.4.5", "10.2.4.5"],
+    "ib0": ["fd77::5", "10.1.4.5", "10.2.4.5"],
+    "ib6": ["fd66::5"],
     "ib1": ["10.1.9.5"],
     "eth0:1": ["192.168.9.5"],
     "docker0": [],
 }
+
+
+def family(address):
+    return socket.AF_INET6 if ":" in address else socket.AF_INET
 
 
 @pytest.fixture(autouse=True)
@@ -25,8 +30,8 @@ def interfaces(monkeypatch):
     """A host with InfiniBand, one of whose interfaces is down."""
     found = {
         name: [
-            *(SimpleNamespace(family=socket.AF_INET, address=address) for address in addresses),
             SimpleNamespace(family=socket.AF_INET6, address="fe80::1%eth0"),
+            *(SimpleNamespace(family=family(address), address=address) for address in addresses),
         ]
         for name, addresses in ADDRESSES.items()
     }
@@ -45,6 +50,8 @@ def interfaces(monkeypatch):
         ("10.1.4.77/16", "ib0", "10.1.4.5"),
         ("192.168.7.5", "eth0", "192.168.7.5"),
         ("192.168.9.0/24", "eth0:1", "192.168.9.5"),
+        ("fd77::/64", "ib0", "fd77::5"),
+        ("ib6", "ib6", "fd66::5"),
     ],
 )
 def test_a_name_a_pattern_or_a_network_names_an_interface(wanted, name, address):
@@ -54,9 +61,9 @@ def test_a_name_a_pattern_or_a_network_names_an_interface(wanted, name, address)
 @pytest.mark.parametrize("wanted", ["ib1", "ib", "docker0", "172.16.0.0/12", "10.1.9.0/24"])
 def test_an_interface_that_the_host_lacks_is_refused_with_those_that_it_has(wanted):
     words = (
-        f"network_interface={wanted!r}: no interface of this host matches that is up and has an IPv4 address; it has "
+        f"network_interface={wanted!r}: no interface of this host matches that is up and has an address; it has "
         "lo (127.0.0.1), eth0 (192.168.7.5), ib0 (10.1.4.5), ib0 (10.2.4.5), ib1 (10.1.9.5, down), eth0:1 "
-        "(192.168.9.5), docker0 (no IPv4 address). A pattern ('ib*')"
+        "(192.168.9.5), ib0 (fd77::5), ib6 (fd66::5), docker0 (no address). A pattern ('ib*')"
     )
     with pytest.raises(LookupError, match=re.escape(words)):
         find_interface(wanted)
