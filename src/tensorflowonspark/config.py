@@ -491,7 +491,7 @@ class ClusterConfig(ClusterSettings):
     show: str | None = None  # type: ignore[assignment]  # a node's name; "none" for no node, None for all
     attempt: int = 0  # restarts before this attempt
     first_feed: int = 0  # number of the first feed of this attempt
-    saved_to: str = ""  # the directory of the last checkpoint before this attempt
+    saved_to: tuple[str, ...] = ()  # the directories of checkpoints that the attempts before this one have written
 
     @property
     def restarts_nodes(self) -> bool:

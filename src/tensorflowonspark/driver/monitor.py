@@ -113,7 +113,7 @@ class Monitor(Roster):
         super().__init__(spec)
         self.metrics = metrics or MetricsStore()
         self.tensorboard_url: str | None = None
-        self.saved: CheckpointSaved | None = None  # of the programs' last checkpoint
+        self.saved: dict[str, int] = {}  # the feed of the programs' last checkpoint, by its directory
         self._inbox = Inbox(self._on_error)
         self.lock = self._inbox.lock  # of all state
         self.feed: int | None = None  # the number of the current feed
@@ -296,7 +296,7 @@ class Monitor(Roster):
 
     @_handle.register
     def _(self, message: CheckpointSaved, node: Node) -> None:  # noqa: ARG002
-        self.saved = message
+        self.saved[message.directory] = message.feed
 
     @_handle.register
     def _(self, message: TensorBoardUp, node: Node) -> None:  # noqa: ARG002

@@ -23,7 +23,6 @@ from tensorflowonspark.driver.feed.session import FeedSession
 from tensorflowonspark.driver.metrics.store import MetricsStore
 from tensorflowonspark.driver.spark.backend import Backend
 from tensorflowonspark.errors import ClusterError, FeedError, NodeError, SlotsError, StartError
-from tensorflowonspark.messages import CheckpointSaved
 from tensorflowonspark.terminal import CONSOLE
 
 _log = logging.getLogger(__name__)
@@ -137,7 +136,7 @@ class RestartController:
         self._history: list[FeedRequest | None] = []  # None: a stream, whose rows do not come again
         self._done = 0  # feeds that the programs of this attempt are done with, from the cluster's first one
         self._held: FeedRequest | None = None
-        self._saved: CheckpointSaved | None = None  # the last checkpoint of all attempts before this one
+        self._saved: dict[str, int] = {}  # as of a monitor, by all attempts before this one
         self._session: FeedSession | None = None  # the current feed's
         self._attempt = self._next_attempt(config)
 
@@ -275,8 +274,8 @@ class RestartController:
         self._done += 1
 
     def _restart(self, error: ClusterError, repeatable: bool) -> None:
-        saved = self._saved = self._attempt.monitor.saved or self._saved
-        needed = saved.feed if saved else 0
+        saved = self._saved = {**self._saved, **self._attempt.monitor.saved}
+        needed = min(saved.values(), default=0)
         rows_again = None not in self._history[needed:] and (repeatable or not saved or needed < len(self._history))
         alone = self._attempt.restarts_nodes and not self._config.spec.num_ps
         preempted = rows_again and not alone and self._is_preemption(error)
@@ -326,7 +325,7 @@ class RestartController:
         self._attempt = self._next_attempt(replace(self._config, spec=replace(spec, num_workers=workers)))
 
     def _next_attempt(self, config: ClusterConfig) -> ClusterAttempt:
-        saved_to = self._saved.directory if self._saved else ""
+        saved_to = tuple(self._saved)
         config = replace(config, attempt=self._budget.used, first_feed=self._done, saved_to=saved_to)
         return ClusterAttempt(self._backend, config, self.metrics, self._on_close, self._console)
 

@@ -60,17 +60,22 @@ class _Resuming:
         self.others: list[Any] = []  # the other callbacks of this ``fit``, and Keras's own History
         self._checkpoints = checkpoints
         self._state: Any = None
+        self._resumed = False
         self._epoch = 0
 
     def on_train_begin(self, logs: Any = None) -> None:  # noqa: ARG002 - Keras's names
-        """Restore in the first ``fit``; in later ones the program has the newest state itself."""
-        if self._state is not None:
+        """Restore in the first ``fit`` that is not complete; in later ones the program has the newest state itself."""
+        if self._resumed:
             return
         self._state, states = _state(self.model), CallbackStates(self.others)
         states.check()
         saved = self._checkpoints._restore(self._state, is_built=_is_keras_3(self.model), beside=states.read)
-        if saved:
-            epoch, batch = self._checkpoints._resume_at(saved)
+        place = self._checkpoints._resume_at(saved) if saved else (0, 0)
+        self._resumed = place is not None
+        if place is None:  # another feed's training is to be resumed, and this one's is complete
+            _begin_at(self.model, self.params["epochs"], 0)
+        elif saved:
+            epoch, batch = place
             if epoch or batch:  # else these weights are the beginning of another training
                 states.set()
             if has_stopped(self.others):

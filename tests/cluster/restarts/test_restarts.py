@@ -76,6 +76,51 @@ def test_a_training_ends_with_the_weights_of_an_unbroken_one(spark, tmp_path, ke
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
 
 
+def fit_each(args, ctx):
+    """Train with each feed; one worker may be killed in the second one's second epoch. Return epochs and weights."""
+    import keras
+    import tensorflow as tf
+
+    class Killer(keras.callbacks.Callback):
+        def on_epoch_begin(self, epoch, logs=None):
+            epochs.append(epoch)
+
+        def on_train_batch_end(self, batch, logs=None):
+            if args["kill"] and ctx.index == 1 and epochs == [0, 1, 0, 1] and batch == 4:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    epochs: list[int] = []
+    keras.utils.set_random_seed(1)
+    with tf.distribute.MultiWorkerMirroredStrategy().scope():
+        model = keras.Sequential([keras.layers.Input((2,)), keras.layers.Dense(8, "tanh"), keras.layers.Dense(1)])
+        model.compile(keras.optimizers.Adam(0.01), "mse")
+    callbacks = [ctx.checkpoint(args["directory"]).callback(every=3), Killer()]
+    for feed in ctx.feeds():
+        model.fit(feed.dataset(32, seed=3), epochs=2, verbose=0, callbacks=callbacks)
+    return epochs, [value.tolist() for value in model.get_weights()]
+
+
+@pytest.mark.slow
+@local
+def test_a_later_run_trains_what_is_left_of_each_feed(spark, tmp_path):
+    """Of the first feed nothing is; the second is resumed in the midst of its second epoch."""
+
+    def run(directory, kill=False):
+        args = {"directory": str(tmp_path / directory), "kill": kill}
+        with tfos.Cluster(spark, fit_each, args, num_workers=2) as cluster:
+            cluster.train(points(spark))
+            cluster.train(points(spark).where("label < 5"))
+            return cluster.join()["worker:0"]
+
+    unbroken = run("unbroken")
+    with pytest.raises(tfos.NodeError, match="SIGKILL"):
+        run("broken", kill=True)
+    resumed = run("broken")
+    assert (unbroken[0], resumed[0]) == ([0, 1, 0, 1], [1])
+    for one, other in zip(unbroken[1], resumed[1], strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
+
+
 @pytest.mark.smoke
 @local
 def test_a_loop_goes_on_with_the_step_that_comes_next(spark, tmp_path):

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 import uuid
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -31,13 +32,20 @@ def directory(request, tmp_path):
 in_memory = pytest.mark.parametrize("directory", ["memory"], indirect=True)
 
 
-def checkpoints(directory, keep=3, *, is_chief=True):
-    return Checkpoints(directory, keep, "", is_chief, "worker:0")
+def checkpoints(directory, keep=3, *, is_chief=True, position=None):
+    return Checkpoints(directory, keep, "", is_chief, "worker:0", position=position)
 
 
 def files(directory):
     system, root = fsspec.core.url_to_fs(directory)
     return sorted(path[len(root) + 1 :] for path in system.find(root))
+
+
+def played_feeds(first=0, saved_to=()):
+    """Return what a checkpoint asks of a node's feeds."""
+    return SimpleNamespace(
+        first=first, current=first, saved_to=saved_to, arriving=None, fingerprint="", taken=lambda step, batch: None
+    )
 
 
 class Loop:
@@ -127,8 +135,7 @@ def test_the_one_before_is_of_no_use_if_its_rows_are_not_fed_again(tmp_path, fir
     Loop().train(str(tmp_path), 3)
     saved = CheckpointStore(str(tmp_path), 1).latest()
     (tmp_path / saved.name / "state.index").write_bytes(b"damaged")
-    position = ResumePosition(SimpleNamespace(first=first_feed, current=first_feed), None, workers=1)
-    found = Checkpoints(str(tmp_path), 3, "", is_chief=True, node="worker:0", position=position)
+    found = checkpoints(str(tmp_path), position=ResumePosition(played_feeds(first_feed), None, workers=1))
     if fed_again:
         assert found.restore(Loop().state) == 2
         return
@@ -139,8 +146,7 @@ def test_the_one_before_is_of_no_use_if_its_rows_are_not_fed_again(tmp_path, fir
 
 @pytest.mark.parametrize(("first_feed", "saved_to"), [(0, "here"), (2, "elsewhere"), (2, "here")])
 def test_a_restart_that_finds_nothing_although_its_feeds_begin_later_is_refused(tmp_path, first_feed, saved_to):
-    feeds = SimpleNamespace(first=first_feed, current=first_feed, saved_to=str(tmp_path / saved_to))
-    position = ResumePosition(feeds, None, workers=1)
+    position = ResumePosition(played_feeds(first_feed, (str(tmp_path / saved_to),)), None, workers=1)
     here = Checkpoints(str(tmp_path / "here"), 3, "", is_chief=True, node="worker:0", host="b", position=position)
     if first_feed and saved_to == "here":
         words = f"there is no checkpoint in {tmp_path}/here on b, and this restart begins with feed 2, in which one was"
@@ -148,6 +154,18 @@ def test_a_restart_that_finds_nothing_although_its_feeds_begin_later_is_refused(
             here.restore(Loop().state)
     else:
         assert here.restore(Loop().state) == 0
+
+
+@pytest.mark.parametrize(("saved_to", "refused"), [((), False), (("here", "best"), True)], ids=["later run", "restart"])
+def test_a_loop_is_not_fed_again_what_one_of_its_directories_has(tmp_path, saved_to, refused):
+    """A restart begins with the feed of the older checkpoint; what a later run feeds is the user's matter."""
+    Loop().train(str(tmp_path), 3, position=ResumePosition(played_feeds(first=1), SimpleNamespace(send=print), 1))
+    position = ResumePosition(played_feeds(saved_to=saved_to), None, workers=1)
+    words = (
+        "was written in feed 1, and this restart begins with feed 0, .* another directory is of that one .here, best."
+    )
+    with pytest.raises(CheckpointError, match=words) if refused else nullcontext():
+        assert checkpoints(str(tmp_path), position=position).restore(Loop().state) == 3
 
 
 def test_a_worker_that_does_not_see_the_chiefs_directory_is_named(tmp_path, monkeypatch):

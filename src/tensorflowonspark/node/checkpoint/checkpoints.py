@@ -193,6 +193,8 @@ class Checkpoints:
         0
         """
         saved = self._restore(state)
+        if saved and self._position:
+            self._position.require_fed(saved)
         return saved.step if saved else 0
 
     def _restore(
@@ -222,8 +224,11 @@ class Checkpoints:
                 self._position.read(local, saved)
         return saved
 
-    def _resume_at(self, saved: SavedCheckpoint) -> tuple[int, int]:
-        """Resume the rows where a checkpoint was written; return its epoch, and the step in it."""
+    def _resume_at(self, saved: SavedCheckpoint) -> tuple[int, int] | None:
+        """Resume the rows where a checkpoint was written; return its epoch and the step in it, or None if none is left.
+
+        None is left of a feed that was complete before the checkpoint's.
+        """
         return self._position.resume(saved) if self._position else (saved.epoch, 0)
 
     def _in_first_pass(self) -> bool:

@@ -89,21 +89,34 @@ class ResumePosition:
 
     def first_feed(self, directory: str) -> int:
         """Return the number of the first feed of a restart that continues a checkpoint of a directory; 0 of others."""
-        return self._feeds.first if directory == self._feeds.saved_to else 0
+        return self._feeds.first if directory in self._feeds.saved_to else 0
+
+    def require_fed(self, saved: SavedCheckpoint) -> None:
+        """Raise `CheckpointError` if this restart feeds a program, which counts no feeds, more than what is left."""
+        if self._feeds.saved_to and saved.feed > self._feeds.first:
+            raise CheckpointError(
+                f"{saved.name} was written in feed {saved.feed}, and this restart begins with feed "
+                f"{self._feeds.first}, since the last checkpoint in another directory is of that one "
+                f"({', '.join(self._feeds.saved_to)}): save what belongs to one training in one directory"
+            )
 
     def is_fed_again(self, saved: SavedCheckpoint) -> bool:
         """Return whether the rows after a checkpoint are fed to this attempt of the program."""
         return saved.feed >= self._feeds.first
 
-    def resume(self, saved: SavedCheckpoint) -> tuple[int, int]:
+    def resume(self, saved: SavedCheckpoint) -> tuple[int, int] | None:
         """Resume the rows where a checkpoint was written; return its epoch, and the step in it.
 
-        Other workers take the rows of the epoch that are left in its last steps. If the rows are others, or can't be
-        resumed within an epoch, the epoch is repeated.
+        None is left of a feed that was complete before the checkpoint's; then None is returned. Other workers take the
+        rows of the epoch that are left in its last steps. If the rows are others, or can't be resumed within an epoch,
+        the epoch is repeated.
         """
+        if saved.feed > self._feeds.current:
+            _log.info("%s is of feed %d: feed %d was complete", saved.name, saved.feed, self._feeds.current)
+            return None
         if saved.feed < self._feeds.current:
             return 0, 0  # its feed was complete
-        batch = saved.batch if saved.feed == self._feeds.current else 0
+        batch = saved.batch
         taken = self._restored[1] if self._restored else None
         reason = self._difference(saved, taken) if batch else ""
         if batch and not reason and taken is not None:

@@ -139,8 +139,8 @@ class Feeds:
         return self._setup.config.first_feed
 
     @property
-    def saved_to(self) -> str:
-        """The directory of the last checkpoint that the attempts before this one have written; "" without one."""
+    def saved_to(self) -> tuple[str, ...]:
+        """The directories of the checkpoints that the attempts before this one have written."""
         return self._setup.config.saved_to
 
     @property
