@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pyspark.ml.param import TypeConverters
 from pyspark.ml.param.shared import HasLabelCol, HasSeed, HasValidationIndicatorCol, HasWeightCol
 
+from tensorflowonspark.config import ClusterSettings
+from tensorflowonspark.declarations import keywords_of
 from tensorflowonspark.driver.feed.job import Start
-from tensorflowonspark.errors import SpecError
+from tensorflowonspark.errors import SpecError, did_you_mean
 from tensorflowonspark.keras.jax.cluster import ALONE
 from tensorflowonspark.ml.params import ModelParams, ModelSettings, as_mapping, defaults_of, has_params, positive
 from tensorflowonspark.ml.serialization import library_of
@@ -26,6 +28,28 @@ Backend = Literal["tensorflow", "jax", "torch"]
 Precision = Literal["mixed_float16", "mixed_bfloat16", "float32"]
 Strategy = Literal["synchronous", "local_sgd", "diloco"]
 TrainFn = Callable[[Any, Any, Any, Any], Mapping[str, Sequence[float]] | None]
+
+
+def as_mapping_of_settings(value: Any) -> dict[str, Any]:
+    """Return settings of a cluster as a dict, for a `Param`.
+
+    Raises
+    ------
+    SpecError
+        If a cluster has no setting of a name.
+
+    Examples
+    --------
+    >>> as_mapping_of_settings({"logdir": "/logs"})
+    Traceback (most recent call last):
+    tensorflowonspark.errors.SpecError: clusterOptions: a cluster has no setting 'logdir' (did you mean 'log_dir'?)
+    """
+    options = as_mapping(value)
+    known = [*keywords_of(ClusterSettings), "report"]
+    for name in options:
+        if name not in known:
+            raise SpecError(f"clusterOptions: a cluster has no setting {name!r}{did_you_mean(str(name), known)}")
+    return options
 
 
 @dataclass(kw_only=True)
@@ -90,7 +114,7 @@ class TrainingSettings(ModelSettings):
         The backend of Keras on the nodes; by default that of their environment. The fitted model works with any. With
         JAX the executors need jax beside TensorFlow; torch trains on one worker.
     clusterOptions : mapping, optional
-        Further settings of `Cluster`, as ``{"log_level": "WARNING"}``.
+        Further settings of `Cluster`, as ``{"log_level": "WARNING"}``, and the ``report`` of ``tensorflowonspark.run``.
     verbose : int
         Output of Keras on the chief: 0, 1 or 2; by default 0, and in a notebook 2, a line for each epoch.
     """
@@ -118,7 +142,7 @@ class TrainingSettings(ModelSettings):
     initialModel: "KerasModel | None" = None
     trainFn: TrainFn | None = None
     backend: Backend | None = None
-    clusterOptions: Annotated[Mapping[str, Any] | None, as_mapping, {}] = None
+    clusterOptions: Annotated[Mapping[str, Any] | None, as_mapping_of_settings, {}] = None
     verbose: Annotated[int, TypeConverters.toInt] = 0
 
 
@@ -164,6 +188,9 @@ class TrainingParams(ModelParams, HasLabelCol, HasWeightCol, HasValidationIndica
             If another param excludes the backend.
         """
         options, backend = self.getClusterOptions(), self.getBackend()
+        if "num_workers" in options and self.isSet("numWorkers"):
+            given = options["num_workers"]
+            raise SpecError(f"numWorkers={self.getNumWorkers()}, and clusterOptions sets num_workers={given}: set one")
         env = dict(options.get("env") or {})
         given = env.get("KERAS_BACKEND")
         if backend is not None and given not in (None, backend):

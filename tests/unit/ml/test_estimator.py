@@ -55,9 +55,11 @@ def test_the_other_params_decide_when_training_begins(params, start):
         ({"backend": "jax", "clusterOptions": {"env": {"TF_USE_LEGACY_KERAS": "1"}}}, "tf_keras has only TensorFlow"),
         ({"backend": "jax", "clusterOptions": {"num_ps": 1}}, "leave out num_ps"),
         ({"numWorkers": 3, "clusterOptions": {"env": {"KERAS_BACKEND": "torch"}}}, "numWorkers is 3"),
+        ({"numWorkers": 2, "clusterOptions": {"num_workers": 4}}, "numWorkers=2, and clusterOptions sets num_wor"),
+        ({"clusterOptions": {"log_levle": "INFO"}}, "has no setting 'log_levle' .did you mean 'log_level'"),
     ],
 )
-def test_a_backend_that_does_not_fit_is_refused_before_anything_starts(params, told):
+def test_settings_that_do_not_fit_are_refused_before_anything_starts(params, told):
     with pytest.raises(tfos.SpecError, match=told):
         _ = KerasEstimator(line, **params)._options_with_backend
 
