@@ -93,7 +93,7 @@ class ResumePosition:
 
     def require_fed(self, saved: SavedCheckpoint) -> None:
         """Raise `CheckpointError` if this restart feeds a program, which counts no feeds, more than what is left."""
-        if self._feeds.saved_to and saved.feed > self._feeds.first:
+        if self._feeds.saved_to and saved.feed > self._feeds.current:
             raise CheckpointError(
                 f"{saved.name} was written in feed {saved.feed}, and this restart begins with feed "
                 f"{self._feeds.first}, since the last checkpoint in another directory is of that one "
