@@ -85,6 +85,8 @@ class Context(FeedAccess, ParallelAccess, OutputAccess):
     --------
     >>> str(ctx.role), ctx.job, ctx.index, ctx.is_chief, ctx.num_workers
     ('worker:0', 'worker', 0, True, 1)
+    >>> ctx.rank, ctx.world_size, ctx.local_rank
+    (0, 1, 0)
     """
 
     _of_process: "ClassVar[Context | None]" = None  # of this process's program
@@ -120,8 +122,26 @@ class Context(FeedAccess, ParallelAccess, OutputAccess):
 
     @property
     def num_workers(self) -> int:
-        """Number of nodes of the job ``worker``; ``len(ctx.spec.trainers)`` includes a chief."""
+        """Number of nodes of the job ``worker``; `world_size` includes a chief."""
         return self.spec.num_workers
+
+    @property
+    def rank(self) -> int:
+        """The node's number among those that train, from 0: a chief's is 0, and those of workers follow."""
+        if self.role not in self.spec.trainers:
+            raise ClusterError(f"{self.role} does not train, and has no rank: a chief and workers have one")
+        return self.spec.trainers.index(self.role)
+
+    @property
+    def world_size(self) -> int:
+        """Number of nodes that train: the workers, and a chief."""
+        return len(self.spec.trainers)
+
+    @property
+    def local_rank(self) -> int:
+        """The node's number among those of its host that train, from 0."""
+        hosts = [self.cluster[str(each.job)][each.index].rpartition(":")[0] for each in self.spec.trainers]
+        return hosts[: self.rank].count(hosts[self.rank])
 
     def serve(
         self,

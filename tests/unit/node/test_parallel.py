@@ -7,8 +7,9 @@ import pytest
 import tensorflow as tf
 from tensorflow.python.eager import context
 
-from tensorflowonspark.config import ClusterSpec
+from tensorflowonspark.config import ClusterSpec, Job
 from tensorflowonspark.errors import ClusterError, SpecError
+from tensorflowonspark.node.context import Context
 from tensorflowonspark.node.parallel import ParallelAccess
 
 
@@ -22,6 +23,23 @@ class Node(ParallelAccess):
         self.cluster = {}
         for role in self.spec.roles:
             self.cluster.setdefault(str(role.job), []).append("127.0.0.1:1")
+
+
+def test_ranks_count_a_chief_and_workers_on_all_hosts_and_on_one():
+    spec = ClusterSpec(num_workers=4, num_ps=1, chief=True, evaluator=True)
+    hosts = {"ps": "a", "chief": "a", "evaluator": "b", "worker": "bbab"}
+    found = {}
+    for role in spec.roles:
+        ctx = Context.__new__(Context)
+        ctx.role, ctx.spec = role, spec
+        ctx.cluster = {job: [f"{each}:{port}" for port, each in enumerate(names)] for job, names in hosts.items()}
+        if role.job in (Job.CHIEF, Job.WORKER):
+            found[str(role)] = (ctx.rank, ctx.local_rank, ctx.world_size)
+        else:
+            with pytest.raises(ClusterError, match=f"{role} does not train, and has no rank"):
+                _ = ctx.local_rank
+    ranks = {"chief:0": (0, 0), "worker:0": (1, 0), "worker:1": (2, 1), "worker:2": (3, 1), "worker:3": (4, 2)}
+    assert found == {role: (*numbers, 5) for role, numbers in ranks.items()}
 
 
 @pytest.mark.parametrize(
