@@ -95,6 +95,7 @@ def test_the_code_of_pages_that_show_parts_of_programs(tmp_path):
         "embeddings.md",
         "failures.md",
         "first-half-hour.md",
+        "from-others.md",
         "jax.md",
         "keras-model.md",
         "local-sgd.md",
