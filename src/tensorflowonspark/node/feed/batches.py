@@ -9,7 +9,6 @@ from tensorflowonspark.keras.feed_tracking import PassLength, state_pass
 from tensorflowonspark.keras.provenance import report_read
 from tensorflowonspark.node.feed.pace import PaceMeter
 from tensorflowonspark.node.feed.passes import Passes
-from tensorflowonspark.node.feed.selection import real_rows
 
 
 class Batches:
@@ -65,9 +64,8 @@ class Batches:
         yield from elements if self._pace is None or real_only else self._pace.measured(elements, lambda _: 1)
 
     def _elements(self, real_only: bool) -> Iterator[Any]:
-        for padded in self._passes():
+        for batch in self._passes(real_only=real_only):
             report_read()
-            batch = real_rows(padded) if real_only else padded
             values = {
                 name: each.rows() if isinstance(each, columns.Ragged) else each for name, each in batch[0].items()
             }

@@ -22,7 +22,7 @@ from tensorflowonspark.keras.provenance import SHARE, add_source
 from tensorflowonspark.keras.shards import mark_shard
 from tensorflowonspark.node.feed.pace import PaceMeter
 from tensorflowonspark.node.feed.passes import Passes
-from tensorflowonspark.node.feed.selection import Batch, Selection, real_rows
+from tensorflowonspark.node.feed.selection import Batch, Selection
 
 _PREFETCH_BATCHES = 2
 
@@ -46,7 +46,7 @@ def make_dataset(passes: Passes, pace: PaceMeter | None = None) -> tf.data.Datas
 
     def arrays() -> Iterator[tuple[Array, ...]]:
         real_only = state_pass()
-        batches = (tuple(flat_arrays(selection, real_rows(each) if real_only else each)) for each in source())
+        batches = (tuple(flat_arrays(selection, each)) for each in source(real_only=real_only))
         if pace is None or real_only:
             return batches
         return pace.measured(batches, lambda each: -(-len(each[-1]) // batch_rows))

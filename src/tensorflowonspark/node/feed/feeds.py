@@ -5,7 +5,7 @@ of weight zero. The driver plans the moves (`driver/feed/manifest.py`), and each
 soon as it receives the plan, independent of its program.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from threading import Condition
@@ -21,6 +21,8 @@ from tensorflowonspark.feed_messages import (
     Split,
     SplitManifest,
 )
+from tensorflowonspark.keras.feed_tracking import row_counts
+from tensorflowonspark.keras.jax.cluster import equal_batches
 from tensorflowonspark.messages import Failed, FeedWanted, Progress, RowSource
 from tensorflowonspark.node.driver_link import Link, NodeSetup
 from tensorflowonspark.node.feed.arriving import ArrivingParts, ArrivingRows
@@ -193,15 +195,22 @@ class Feeds:
             rows = self._arriving_rows(feed.feed, Split.TRAIN, parts) if feed.kept else ArrivingRows(parts)
             if feed.validation_arrives:
                 later = self._arriving_rows(feed.feed, Split.VALIDATION, None)
-                validation = Feed(self._share(feed.train, later, _ignore))
+                validation = Feed(self._share(feed.train, later, self.numbers, _ignore))
         pace = self._measure(feed.feed, RowSource.CACHE if isinstance(feed, FeedComplete) else RowSource.SPARK)
-        share = self._share(feed.train, rows, self._report)
+        share = self._share(feed.train, rows, self.numbers, self._report)
         opened = Feed(share, validation, pace)
         self._opened = opened if share.is_kept else None
         return opened
 
-    def _share(self, manifest: SplitManifest, rows: Rows | ArrivingRows, report: Callable[[Progress], None]) -> Share:
-        return Share(manifest, rows, self.numbers, self._setup.number, report, self._taken_before)
+    def _share(
+        self,
+        manifest: SplitManifest,
+        rows: Rows | ArrivingRows,
+        numbers: Sequence[int],
+        report: Callable[[Progress], None],
+    ) -> Share:
+        number = self._setup.number
+        return Share(manifest, rows, numbers, number, report, self._taken_before, equal_batches, row_counts.add)
 
     def _taken_before(self, step: int) -> TakenRows | None:
         return self.taken_before(step)
@@ -229,9 +238,7 @@ class Feeds:
         """Return this node's rows of files that are read in each epoch; a feed without a number is not measured."""
         trains = self._setup.role in self._setup.spec.fed
         pace = self._measure(feed, RowSource.FILES) if trains and feed is not None else None
-        number = self._setup.number
-        share = Share(manifest, rows, list(manifest.rows), number, self.report_files, self._taken_before)
-        self._opened = Feed(share, pace=pace)
+        self._opened = Feed(self._share(manifest, rows, list(manifest.rows), self.report_files), pace=pace)
         return self._opened
 
     def report_files(self, progress: Progress) -> None:
@@ -245,7 +252,7 @@ class Feeds:
             return None
         assert self._server is not None
         rows = _cached_rows(self._server.cache, feed.feed, Split.VALIDATION, feed.validation, self._setup.number)
-        return Feed(self._share(feed.validation, rows, _ignore))
+        return Feed(self._share(feed.validation, rows, self.numbers, _ignore))
 
     def _report(self, progress: Progress) -> None:
         self._link.in_epoch = progress.step < progress.steps
