@@ -98,9 +98,8 @@ def parquet(tmp_path):
 def read(path, limit=1 << 20):
     splits, *_ = find_row_groups(FilesToRead("parquet", {"paths": [str(path)]}, ["id", "x"]))
     first = next(splits[0].batches())
-    return FileRows(splits, [each.rows for each in splits], first.nbytes / first.num_rows, limit), selected(
-        first, features=["id", "x"]
-    )
+    rows = FileRows(splits, [each.rows for each in splits], first.nbytes / first.num_rows, limit)
+    return rows, selected(first, features=["id", "x"])
 
 
 def test_parquet_is_read_by_row_groups_within_its_limit(parquet):
