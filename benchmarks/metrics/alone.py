@@ -12,7 +12,7 @@ def main():
     import tensorflow as tf
 
     from tensorflowonspark.keras.waiting import _Collectives
-    from tensorflowonspark.messages import Progress
+    from tensorflowonspark.messages import Progress, RowSource
     from tensorflowonspark.node.meter import TrainingMeter
 
     collectives = _Collectives()
@@ -49,6 +49,7 @@ def main():
             meter.rows_requested(time.monotonic(), ahead=True)
             meter.rows_taken(Progress(0, number, _STEPS, number))
             meter.rows_read(time.monotonic(), 1, 1000, ahead=True)
+            meter.note_reading(0.0, RowSource.CACHE, ahead=True)
             meter.step_ended(number, logs)
         return (time.perf_counter() - began) / _STEPS
 

@@ -16,7 +16,6 @@ from traceback import format_exception
 from typing import Any, TypeVar
 
 from tensorflowonspark.config import HEARTBEATS_PER_TIMEOUT, ClusterSpec, RestartPolicy
-from tensorflowonspark.driver.advice import training_advice
 from tensorflowonspark.driver.console import ConsoleReporter
 from tensorflowonspark.driver.decision import (
     Decision,
@@ -551,21 +550,6 @@ class Monitor(Roster):
         """Send all nodes, and those that are started again, that no further feed comes."""
         with self.lock:
             self.members.end_feeds()
-
-    def present_advice(self) -> str | None:
-        """Return what bounds the training at present; None if that is not certain."""
-        with self.lock:
-            return self._advice()
-
-    def take_advice(self) -> str | None:
-        """Return what bounded the training that has ended, once; None if that is not certain."""
-        with self.lock:
-            found = self._advice()
-            self.metrics.forget_paces()
-            return found
-
-    def _advice(self) -> str | None:
-        return training_advice(self.fed(), self.metrics, in_step=not (self.spec.num_ps or self._restarts_nodes))
 
     def wait(self, until: Callable[[], bool], seconds: float | None = None) -> bool:
         """Wait for a condition; return whether it holds, at the latest when the time is over.

@@ -198,7 +198,7 @@ class RestartController:
             self._history.append(None)
         if self._session is not None:
             self._session.close()
-            self._attempt.monitor.take_advice()  # none: a stream's rows come when there are new ones
+            self.metrics.end_training()  # without advice: a stream's rows come when there are new ones
             self._session = None
 
     def run_with_restarts(self, action: Callable[[], _T]) -> _T:
