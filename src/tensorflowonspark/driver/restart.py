@@ -79,15 +79,9 @@ class RestartBudget:
         if not isinstance(decision, Restart):
             raise error
         self._used = self._used.add(decision)
-        CONSOLE.log(
-            _log,
-            logging.WARNING,
-            "%s\nAll nodes are started again%s%s (%s)",
-            str(error).partition("\n")[0],
-            f" in {decision.delay:g} s" if decision.delay else "",
-            f", without {', '.join(without)}, which does not answer" if without else "",
-            self._used.describe(decision, self._policy),
-        )
+        gone = f", without {', '.join(without)}, which does not answer" if without else ""
+        again = self._used.describe("All nodes are", decision, self._policy, gone)
+        CONSOLE.log(_log, logging.WARNING, "%s\n%s", str(error).partition("\n")[0], again)
         return decision.delay
 
 
