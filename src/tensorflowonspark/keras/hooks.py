@@ -9,11 +9,13 @@ import pkgutil
 import sys
 import tempfile
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import partial
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import Any, TypeVar
 
 import wrapt
 
@@ -21,6 +23,17 @@ from tensorflowonspark.keras.private_names import CONTEXT, JAX_REPAIRS, REPAIRS,
 
 _PACKAGE = __name__.rpartition(".")[0]
 _SOURCES = "tensorflow.python.autograph.pyct.loader"
+_T = TypeVar("_T")
+
+
+@contextmanager
+def setting(variable: ContextVar[_T], value: _T) -> Iterator[None]:
+    """Set a context variable for the duration of a block: what wrapped functions tell those that they call."""
+    token = variable.set(value)
+    try:
+        yield
+    finally:
+        variable.reset(token)
 
 
 def install(program: bytes = b"", heartbeat_timeout: float = 0.0) -> None:

@@ -16,7 +16,6 @@ from tensorflowonspark.driver.spark.dynamic import occupy_slots
 from tensorflowonspark.driver.spark.gpus import gpu_profile
 from tensorflowonspark.driver.spark.jobs import (
     PartitionFunction,
-    RunningJob,
     SeparateStages,
     SparkJob,
     SparkStage,
@@ -138,7 +137,7 @@ class Backend:
         description: str,
         on_end: Callable[[], None],
         chosen: Callable[[int], bool] | None = None,
-    ) -> RunningJob:
+    ) -> SparkJob:
         """Start a job that applies a function to each partition of its data, and collects the rows it returns."""
         raise NotImplementedError
 
