@@ -5,7 +5,7 @@ import time
 from benchmarks.common.rounds import serve_rounds
 from benchmarks.common.spark import floats, two_one_core_workers
 
-_METER = ("pass_began", "rows_requested", "rows_read", "note_reading", "rows_taken", "pass_ended")
+_METER = ("pass_began", "rows_requested", "rows_read", "rows_taken", "pass_ended")
 
 
 def train(args, ctx):

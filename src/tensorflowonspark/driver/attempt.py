@@ -47,11 +47,11 @@ class ClusterAttempt:
         Where the nodes run.
     config : ClusterConfig
         The cluster's configuration, for this attempt.
-    metrics : MetricsStore, optional
+    metrics : MetricsStore
         Collects the metrics of all attempts.
-    on_close : callable, optional
+    on_close : callable
         Called when everything has ended.
-    console : ConsoleReporter, optional
+    console : ConsoleReporter
         Shows the output of all attempts.
 
     Attributes
@@ -72,15 +72,15 @@ class ClusterAttempt:
         self,
         backend: Backend,
         config: ClusterConfig,
-        metrics: MetricsStore | None = None,
-        on_close: Callable[[], None] = lambda: None,
-        console: ConsoleReporter | None = None,
+        metrics: MetricsStore,
+        on_close: Callable[[], None],
+        console: ConsoleReporter,
     ) -> None:
         self.backend = backend
-        self._metrics = metrics or MetricsStore()
+        self._metrics = metrics
         self._on_close = on_close
         self.credentials = transport.Credentials("")  # made by `start`
-        self.console = console or ConsoleReporter()
+        self.console = console
         self._config = config
         self.cluster_id = uuid.uuid4().hex
         self.monitor = Monitor(

@@ -8,7 +8,6 @@ threads read the state; these change it by events of their own.
 import logging
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial, singledispatchmethod
 from threading import Thread
@@ -69,7 +68,6 @@ from tensorflowonspark.transport import Channel, ConnectionLost
 _log = logging.getLogger(__name__)
 _FREQUENT = (Heartbeat, Lines, NodeUsage, TrainingTotals)  # no thread waits for them, and no event follows
 _T = TypeVar("_T")
-_ANSWER_SECONDS, _CHECK_SECONDS = 1.0, 0.02  # for a host to acknowledge a message: its kernel does so at once
 _CAUSE_SECONDS = 5.0  # for the root cause to be certain, beyond the time after which silent supervisors are given up
 
 
@@ -518,19 +516,6 @@ class Monitor(Roster):
         # A supervisor that never answers is given up for its missing heartbeats.
         self._inbox.wait(certain, self._heartbeat_timeout + _CAUSE_SECONDS)
         return self.failure()
-
-    def vanished(self) -> list[Node]:
-        """Return the nodes whose hosts do not answer, after a failure has ended all."""
-        channels = [(node, node.last_channel) for node in self.nodes if node.last_channel is not None]
-        for _, channel in channels:
-            with suppress(ConnectionLost):
-                channel.send(Stop(grace_seconds=0.0))
-        end = time.monotonic() + _ANSWER_SECONDS
-        while silent := [node for node, channel in channels if channel.is_unanswered]:
-            if time.monotonic() > end:
-                break
-            time.sleep(_CHECK_SECONDS)
-        return silent
 
     # ---- in the driver's other threads: feeds, waiting, the end
 

@@ -20,6 +20,7 @@ from tensorflowonspark.driver.dashboard.service import Dashboard, require_packag
 from tensorflowonspark.driver.decision import Ended, Failure, Restart, Used, decide, may_be_preemption
 from tensorflowonspark.driver.feed.job import FeedRequest
 from tensorflowonspark.driver.feed.session import FeedSession
+from tensorflowonspark.driver.hangs import find_vanished
 from tensorflowonspark.driver.metrics.store import MetricsStore
 from tensorflowonspark.driver.spark.backend import Backend
 from tensorflowonspark.errors import ClusterError, FeedError, NodeError, SlotsError, StartError
@@ -272,7 +273,7 @@ class RestartController:
         rows_again = None not in self._history[needed:] and (repeatable or saved_in < self._done)
         alone = self._attempt.restarts_nodes and not self._config.spec.num_ps
         preempted = rows_again and not alone and self._is_preemption(error)
-        vanished = self._attempt.monitor.vanished()
+        vanished = find_vanished(self._attempt.monitor.nodes)
         hosts = sorted({node.host for node in vanished})
         delay = self._budget.spend(error, preempted=preempted, alone=alone, rows_again=rows_again, without=hosts)
         for executor in {node.executor for node in vanished}:  # one of each host has Spark give up the others there

@@ -92,8 +92,15 @@ class TrainingMeter:
         elif not self._fits:
             self._waiting_known = False
 
-    def rows_read(self, now: float, steps: int, size: int, *, ahead: bool) -> None:
-        """Note that the rows of some steps, of so many bytes, leave the feed."""
+    def rows_read(
+        self, now: float, steps: int, size: int, *, ahead: bool, seconds: float = 0.0, source: RowSource | None = None
+    ) -> None:
+        """Note that the rows of some steps, of so many bytes, leave the feed; how long they were read, and where."""
+        if self._training.runs:  # else it validates
+            self._reading += seconds
+            self._reads += 1
+            self._source, self._reads_ahead = source, ahead
+            self._traced = self._traced or (self._reads > _FEW_READS and not self._fits)
         self._handed += steps
         self._bytes += size
         if not self._fits:
@@ -118,14 +125,6 @@ class TrainingMeter:
         ):
             self._progress_sent = now
             self._send()
-
-    def note_reading(self, seconds: float, source: RowSource, *, ahead: bool) -> None:
-        """Note how long the rows were read that have left the feed; not those of a validation."""
-        if self._training.runs:
-            self._reading += seconds
-            self._reads += 1
-            self._source, self._reads_ahead = source, ahead
-            self._traced = self._traced or (self._reads > _FEW_READS and not self._fits)
 
     def pass_ended(self, now: float) -> None:
         """Note that a pass has ended."""

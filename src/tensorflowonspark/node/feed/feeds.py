@@ -194,11 +194,10 @@ class Feeds:
         numbers: Sequence[int],
         report: Callable[[Progress], None],
     ) -> Share:
-        number = self._setup.number
-        return Share(manifest, rows, numbers, number, report, self._taken_before, equal_batches, row_counts.add)
+        def taken_before(step: int) -> TakenRows | None:
+            return self.taken_before(step)  # which a checkpoint may set later
 
-    def _taken_before(self, step: int) -> TakenRows | None:
-        return self.taken_before(step)
+        return Share(manifest, rows, numbers, self._setup.number, report, taken_before, equal_batches, row_counts.add)
 
     def _arriving_rows(self, feed: int, split: Split, parts: ArrivingParts | None) -> ArrivingRows:
         """Return the rows of a split of a feed that starts early."""

@@ -38,8 +38,8 @@ def measuring(meter: TrainingMeter, source: RowSource) -> Measure:
         meter.rows_requested(asked, ahead=ahead)
         for element in batches:
             now = time.monotonic()
-            meter.rows_read(now, steps_of(element), _bytes_of(element), ahead=ahead)
-            meter.note_reading(now - asked, source, ahead=ahead)
+            steps, size = steps_of(element), _bytes_of(element)
+            meter.rows_read(now, steps, size, ahead=ahead, seconds=now - asked, source=source)
             yield element
             asked = time.monotonic()
             meter.rows_requested(asked, ahead=ahead)
