@@ -19,7 +19,15 @@ from typing import Any, TypeVar
 
 import wrapt
 
-from tensorflowonspark.keras.private_names import CONTEXT, JAX_REPAIRS, REPAIRS, Repair, is_whole, test_modules
+from tensorflowonspark.keras.private_names import (
+    CONTEXT,
+    JAX_REPAIRS,
+    REPAIRS,
+    Repair,
+    attribute_of,
+    is_whole,
+    test_modules,
+)
 
 _PACKAGE = __name__.rpartition(".")[0]
 _SOURCES = "tensorflow.python.autograph.pyct.loader"
@@ -150,10 +158,7 @@ def wrap(module: ModuleType, name: str, wrapper: Callable[..., Any]) -> None:
     wrapper : callable
         Is called in its place, with the function, its object (None without one), and the arguments of the call.
     """
-    owner: Any = module
-    for part in name.split("."):
-        owner = getattr(owner, part, None)
-    if owner is not None:
+    if attribute_of(module, name) is not None:
         wrapt.wrap_function_wrapper(
             module, name, lambda wrapped, instance, args, kwargs: wrapper(wrapped, instance, *args, **kwargs)
         )
