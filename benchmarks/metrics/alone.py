@@ -12,7 +12,7 @@ def main():
     import tensorflow as tf
 
     from tensorflowonspark.keras.waiting import _Collectives
-    from tensorflowonspark.messages import Progress
+    from tensorflowonspark.messages import Progress, RowSource
     from tensorflowonspark.node.meter import TrainingMeter
 
     collectives = _Collectives()
@@ -48,7 +48,7 @@ def main():
         for number in range(_STEPS):  # as if each batch left the feed by itself
             meter.rows_requested(time.monotonic(), ahead=True)
             meter.rows_taken(Progress(0, number, _STEPS, number))
-            meter.rows_read(time.monotonic(), 1, 1000, ahead=True)
+            meter.rows_read(time.monotonic(), 1, 1000, ahead=True, seconds=0.0, source=RowSource.CACHE)
             meter.step_ended(number, logs)
         return (time.perf_counter() - began) / _STEPS
 

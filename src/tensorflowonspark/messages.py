@@ -173,29 +173,6 @@ class RowSource(Enum):
 
 
 @dataclass(frozen=True)
-class TrainingPace:
-    """The pace at which this node's program has trained on a feed so far: totals, from the time the step was traced on.
-
-    Of the `seconds`, `between` is the part between two passes (evaluation, checkpoints). `reading` is the part in which
-    rows were read: beside the steps if the program `reads_ahead`, else while it waited. `processor` is how long its
-    threads used a processor, and `queued` how long they waited for one. `after` is the time from the last pass until
-    the program was done with the feed.
-    """
-
-    feed: int
-    source: RowSource
-    reads_ahead: bool = False
-    passes: int = 0
-    steps: int = 0
-    seconds: float = 0.0
-    between: float = 0.0
-    reading: float = 0.0
-    processor: float = 0.0
-    queued: float = 0.0
-    after: float = 0.0
-
-
-@dataclass(frozen=True)
 class TrainingTotals(ToDriver):
     """What the program has done so far; times in seconds, of the node's own clock. None: not measured."""
 
@@ -209,8 +186,13 @@ class TrainingTotals(ToDriver):
     waiting_for_rows: float | None = None
     waiting_for_workers: float | None = None
     training: float = 0.0  # the time in which the program trained: with the waits, without validation
+    reading: float = 0.0  # the part of that in which rows were read: beside the steps if the program `reads_ahead`
+    processor: float = 0.0  # that its threads used, and
+    queued: float = 0.0  # for which they waited for a processor
+    source: RowSource | None = None  # of the rows that it read last; None if it trains on others
+    reads_ahead: bool = False
+    traced: bool = False  # its step is traced, which takes long
     progress: Progress | None = None  # of the last pass, ahead of the steps
-    paces: tuple[TrainingPace, ...] = ()  # on each feed that it has not left before
     metrics: tuple[ReportedMetrics, ...] = ()  # that no message before has
 
 

@@ -30,7 +30,6 @@ VALUES = {
     "ReportedMetrics",
     "Shares",
     "SplitManifest",
-    "TrainingPace",
 }
 CLASSES = [
     each

@@ -1,4 +1,4 @@
-"""What bounded a training, from the pace that its workers have reported, and the setting that would help."""
+"""What bounded a training, from what its workers have reported, and the setting that would help."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,10 +6,9 @@ from statistics import fmean
 
 from tensorflowonspark.driver.metrics.store import MetricsStore
 from tensorflowonspark.driver.nodes import Node
-from tensorflowonspark.messages import RowSource, TrainingPace
+from tensorflowonspark.messages import RowSource, TrainingTotals
 
 _LEAST_SECONDS, _LEAST_STEPS = 5.0, 20  # of a training that is worth a change
-_LONG_PASS = 50  # steps of a pass, few of which are taken after its last row has been read ahead
 _ROWS_SHARE = 0.9  # of the time, from which on reading bounds the steps that it is ahead of
 _ROWS_SHARE_OF_ARRIVAL = 0.75  # if it waits for rows to arrive: they come in bursts, not evenly
 _ROWS_SHARE_IN_TURN = 0.5  # if the program waits while rows are read
@@ -31,65 +30,64 @@ _ROWS_SETTINGS = {
 
 
 @dataclass(frozen=True)
-class WorkerPace:
-    """The pace of one worker, with its name and host."""
+class WorkerTraining:
+    """The training of one worker, with its name and host: the totals since its begin (`NodeRecord.training`)."""
 
     name: str
     host: str
-    pace: TrainingPace
+    totals: TrainingTotals
     has_gpus: bool = False
     waiting: float | None = None  # the share of its time in which it waited for other workers, if that was measured
 
     @property
     def seconds(self) -> float:
-        """The time of its passes; of short ones with the time between them, in which their last steps are taken."""
-        pace = self.pace
-        return pace.seconds - pace.between if pace.steps >= _LONG_PASS * pace.passes else pace.seconds
+        """The time in which it trained."""
+        return self.totals.training
 
     @property
     def reading(self) -> float:
         """The share of that time in which rows were read."""
-        return min(1.0, self.pace.reading / self.seconds)
+        return min(1.0, self.totals.reading / self.seconds)
 
     @property
     def cores(self) -> float:
         """The number of cores that it used, on average."""
-        return self.pace.processor / self.pace.seconds
+        return self.totals.processor / self.totals.time
 
     @property
     def wanted_cores(self) -> float:
         """The number of cores that it used or waited for: other processes of its host may have used them."""
-        return self.cores + self.pace.queued / self.pace.seconds
+        return self.cores + self.totals.queued / self.totals.time
 
     @property
     def waits_for_rows(self) -> bool:
         """Whether its steps wait for its rows."""
-        if not self.pace.reads_ahead:
+        if not self.totals.reads_ahead:
             return self.reading >= _ROWS_SHARE_IN_TURN
-        return self.reading >= (_ROWS_SHARE_OF_ARRIVAL if self.pace.source is RowSource.SPARK else _ROWS_SHARE)
+        return self.reading >= (_ROWS_SHARE_OF_ARRIVAL if self.totals.source is RowSource.SPARK else _ROWS_SHARE)
 
     @property
     def counts(self) -> bool:
-        """Whether it trained for long enough, and on this feed most of the time."""
-        pace = self.pace
-        enough = pace.steps >= _LEAST_STEPS and pace.seconds >= pace.after
-        return enough and self.seconds >= _LEAST_SECONDS
+        """Whether it trained for long enough."""
+        return self.totals.total_steps >= _LEAST_STEPS and self.seconds >= _LEAST_SECONDS
 
 
-def advice(workers: Sequence[WorkerPace], *, in_step: bool = True) -> str | None:
+def advice(workers: Sequence[WorkerTraining], *, in_step: bool = True) -> str | None:
     """Return what bounded a training and the setting that would help, in one line; None if nothing certain is known.
 
     Parameters
     ----------
-    workers : sequence of WorkerPace
-        The pace of each worker.
+    workers : sequence of WorkerTraining
+        The training of each worker.
     in_step : bool
         Whether each worker may wait for the others in each step.
 
     Examples
     --------
-    >>> pace = TrainingPace(0, RowSource.SPARK, True, 1, 400, 60.0, 0.0, 58.2, 20.0, 0.1)
-    >>> advice([WorkerPace("worker:0", "h1", pace)])
+    >>> totals = TrainingTotals(
+    ...     time=60.0, total_steps=400, training=60.0, reading=58.2, source=RowSource.SPARK, reads_ahead=True
+    ... )
+    >>> advice([WorkerTraining("worker:0", "h1", totals)])
     'waiting for rows bounded it: reading them took 97% of 60 s. Give Spark more cores or partitions, or a DataFrame \
 that it has computed before (df.cache()): see docs/tuning.md'
     """
@@ -138,15 +136,16 @@ def _line(bound: str, setting: str) -> str:
     return f"{bound}. {setting[0].upper()}{setting[1:]}: see docs/tuning.md"
 
 
-def _of_rows(waiting: Sequence[WorkerPace], *, all_wait: bool) -> tuple[str, str]:
+def _of_rows(waiting: Sequence[WorkerTraining], *, all_wait: bool) -> tuple[str, str]:
     slowest = max(waiting, key=lambda each: each.reading)
     where = "" if all_wait else f" on {slowest.name} ({slowest.host})"
     bound = f"waiting for rows bounded it: reading them took {slowest.reading:.0%} of {slowest.seconds:.0f} s{where}"
-    setting = _ROWS_SETTINGS[slowest.pace.source]
-    return bound, setting if slowest.pace.reads_ahead else f"read ahead of the steps with ctx.dataset, or {setting}"
+    assert slowest.totals.source is not None
+    setting = _ROWS_SETTINGS[slowest.totals.source]
+    return bound, setting if slowest.totals.reads_ahead else f"read ahead of the steps with ctx.dataset, or {setting}"
 
 
-def _slowest(workers: Sequence[WorkerPace]) -> WorkerPace | None:
+def _slowest(workers: Sequence[WorkerTraining]) -> WorkerTraining | None:
     """Return the worker for which the others wait, if that is certain: a GPU computes without processor time."""
     waits = [each.waiting for each in workers if each.waiting is not None]
     if len(waits) == len(workers) > 1:
@@ -156,13 +155,13 @@ def _slowest(workers: Sequence[WorkerPace]) -> WorkerPace | None:
     return busiest if certain and others[0].wanted_cores < _WAITING_SHARE * busiest.wanted_cores else None
 
 
-def _least_waiting(workers: Sequence[WorkerPace]) -> WorkerPace | None:
+def _least_waiting(workers: Sequence[WorkerTraining]) -> WorkerTraining | None:
     slowest, *others = sorted(workers, key=lambda each: each.waiting or 0.0)
     least = others[0].waiting or 0.0
     return slowest if least >= _OTHERS_WAIT and (slowest.waiting or 0.0) < _OWN_WAIT * least else None
 
 
-def _of_worker(slowest: WorkerPace, workers: Sequence[WorkerPace]) -> tuple[str, str]:
+def _of_worker(slowest: WorkerTraining, workers: Sequence[WorkerTraining]) -> tuple[str, str]:
     if slowest.waiting is not None:
         least = min(each.waiting or 0.0 for each in workers if each is not slowest)
         bound = (
@@ -178,7 +177,7 @@ def _of_worker(slowest: WorkerPace, workers: Sequence[WorkerPace]) -> tuple[str,
     return bound, "free its host of other work, give it as many cores as the others have, or even out their work"
 
 
-def _of_steps(workers: Sequence[WorkerPace]) -> tuple[str, str]:
+def _of_steps(workers: Sequence[WorkerTraining]) -> tuple[str, str]:
     last = max(workers, key=lambda each: each.seconds)
     cores, wanted = (fmean(getattr(each, name) for each in workers) for name in ("cores", "wanted_cores"))
     too_few = wanted - cores >= _QUEUED_SHARE * wanted
@@ -188,11 +187,11 @@ def _of_steps(workers: Sequence[WorkerPace]) -> tuple[str, str]:
         busy = f", each worker with {cores:.1f}{of_wanted}"
     reading = max(each.reading for each in workers)
     bound = (
-        f"computing bounded it: {last.pace.steps:,} steps took {last.seconds:.0f} s{busy}, and reading rows "
+        f"computing bounded it: {last.totals.total_steps:,} steps took {last.seconds:.0f} s{busy}, and reading rows "
         f"{reading:.0%} of that time"
     )
-    if last.seconds < _SHORT_STEP * last.pace.steps:
-        at_once = ", or compile(steps_per_execution=10)" if last.pace.reads_ahead else ""
+    if last.seconds < _SHORT_STEP * last.totals.total_steps:
+        at_once = ", or compile(steps_per_execution=10)" if last.totals.reads_ahead else ""
         return bound, f"take a larger batch_size{at_once}"
     if busy and too_few:
         return bound, "give each worker more cores (fewer nodes on a host), or a GPU"
@@ -202,7 +201,7 @@ def _of_steps(workers: Sequence[WorkerPace]) -> tuple[str, str]:
 
 
 def training_advice(fed: Sequence[Node], store: MetricsStore, *, in_step: bool) -> str | None:
-    """Return the advice for the feed that took the most time; None if a worker has no pace of it.
+    """Return the advice for the present training, or the last one; None if a worker's is not measured.
 
     Parameters
     ----------
@@ -213,19 +212,12 @@ def training_advice(fed: Sequence[Node], store: MetricsStore, *, in_step: bool) 
     in_step : bool
         Whether each worker may wait for the others in each step.
     """
-    records = [store.record(node.number) for node in fed]
-    paces = [pace for record in records for pace in list(record.paces.values())]
-    longest = max(paces, key=lambda each: each.seconds - each.between, default=None)
-    if longest is None or any(longest.feed not in record.paces for record in records):
-        return None  # a worker has had too few rows, or was lost
-    workers = [
-        WorkerPace(
-            str(node.role),
-            node.host,
-            record.paces[longest.feed],
-            bool(node.member and node.member.gpus),
-            record.waiting_share,
-        )
-        for node, record in zip(fed, records, strict=True)
-    ]
+    workers = []
+    for node in fed:
+        record = store.record(node.number)
+        totals = record.training
+        if totals is None:
+            return None  # it has had too few rows, or was lost
+        has_gpus = bool(node.member and node.member.gpus)
+        workers.append(WorkerTraining(str(node.role), node.host, totals, has_gpus, record.waiting_share))
     return advice(workers, in_step=in_step)

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING
 
 from tensorflowonspark import transport
 from tensorflowonspark.config import ClusterConfig
+from tensorflowonspark.driver.advice import training_advice
 from tensorflowonspark.driver.console import ConsoleReporter
 from tensorflowonspark.driver.metrics.store import MetricsStore
 from tensorflowonspark.driver.monitor import Monitor
 from tensorflowonspark.driver.nodes import Node, NodeState
 from tensorflowonspark.driver.replacement import Replacements
 from tensorflowonspark.driver.spark.backend import Backend, SlotsWanted
-from tensorflowonspark.driver.spark.jobs import RunningJob, Stage
+from tensorflowonspark.driver.spark.jobs import SparkJob, Stage
 from tensorflowonspark.driver.spark.lost_executors import names_lost_executor
 from tensorflowonspark.driver.spark.naming import describe_job
 from tensorflowonspark.errors import ClusterError, FeedError, StartError
@@ -46,11 +47,11 @@ class ClusterAttempt:
         Where the nodes run.
     config : ClusterConfig
         The cluster's configuration, for this attempt.
-    metrics : MetricsStore, optional
+    metrics : MetricsStore
         Collects the metrics of all attempts.
-    on_close : callable, optional
+    on_close : callable
         Called when everything has ended.
-    console : ConsoleReporter, optional
+    console : ConsoleReporter
         Shows the output of all attempts.
 
     Attributes
@@ -71,15 +72,15 @@ class ClusterAttempt:
         self,
         backend: Backend,
         config: ClusterConfig,
-        metrics: MetricsStore | None = None,
-        on_close: Callable[[], None] = lambda: None,
-        console: ConsoleReporter | None = None,
+        metrics: MetricsStore,
+        on_close: Callable[[], None],
+        console: ConsoleReporter,
     ) -> None:
         self.backend = backend
-        self._metrics = metrics or MetricsStore()
+        self._metrics = metrics
         self._on_close = on_close
         self.credentials = transport.Credentials("")  # made by `start`
-        self.console = console or ConsoleReporter()
+        self.console = console
         self._config = config
         self.cluster_id = uuid.uuid4().hex
         self.monitor = Monitor(
@@ -94,7 +95,7 @@ class ClusterAttempt:
         self._replacements = Replacements(backend, config, self.monitor, self._plan) if config.restarts_nodes else None
         self.address: tuple[str, int] = ("", 0)
         self.advice: str | None = None
-        self._job: RunningJob | None = None  # that feeds
+        self._job: SparkJob | None = None  # that feeds
         self._feed: FeedSpec | None = None  # of the tasks that hold the nodes
         self._server: transport.Server | None = None
         self._stage: Stage | None = None
@@ -189,7 +190,11 @@ class ClusterAttempt:
         return SlotsWanted(name, needed, len(spec.roles), self._config.start_timeout, had, self.monitor.check)
 
     def _find_advice(self) -> str | None:
-        return self.advice or self.monitor.present_advice()
+        return self.advice or self._present_advice()
+
+    def _present_advice(self) -> str | None:
+        in_step = not (self._config.spec.num_ps or self._config.restarts_nodes)
+        return training_advice(self.monitor.fed(), self._metrics, in_step=in_step)
 
     def _plan(self) -> LaunchPlan:
         return LaunchPlan(
@@ -247,8 +252,8 @@ class ClusterAttempt:
 
     def advise(self, of_feeding: str | None = None) -> None:
         """Show what bounded the training that has ended, if that is certain: its feeding, or else what came after."""
-        found = self.monitor.take_advice()
-        found = of_feeding or found
+        found = of_feeding or self._present_advice()
+        self._metrics.end_training()
         if found is not None:
             self.advice = found
             if self._config.log_level <= logging.INFO:
@@ -305,7 +310,7 @@ class ClusterAttempt:
         self.monitor.close()
         self.console.close()
 
-    def hold_job(self, job: RunningJob) -> None:
+    def hold_job(self, job: SparkJob) -> None:
         """Take a feeding job, which ends with the cluster, or when a node fails."""
         self._job = job
 

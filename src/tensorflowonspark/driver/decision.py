@@ -57,11 +57,19 @@ class Used:
         """Return the numbers with a further restart."""
         return Used(self.restarts + (not decision.preemption), self.preemptions + decision.preemption)
 
-    def describe(self, decision: "Replace | Restart", policy: RestartPolicy) -> str:
-        """Return the number of the last restart, which was decided on, for messages."""
+    def describe(self, who: str, decision: "Replace | Restart", policy: RestartPolicy, more: str = "") -> str:
+        """Return that someone is started again, as was decided, and the number of this restart, for messages.
+
+        Examples
+        --------
+        >>> Used(1).describe("It is", Replace(2.0), RestartPolicy(3), ", while the others continue")
+        'It is started again in 2 s, while the others continue (restart 1 of 3)'
+        """
+        delay = f" in {decision.delay:g} s" if decision.delay else ""
+        number = f"restart {self.restarts} of {policy.max_restarts}"
         if decision.preemption:
-            return f"preemption {self.preemptions} of {policy.most_preemptions}"
-        return f"restart {self.restarts} of {policy.max_restarts}"
+            number = f"preemption {self.preemptions} of {policy.most_preemptions}"
+        return f"{who} started again{delay}{more} ({number})"
 
 
 @dataclass(frozen=True)

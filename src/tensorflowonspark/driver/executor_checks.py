@@ -14,6 +14,7 @@ from tensorflowonspark.driver.spark.jobs import SparkJob, first_cause
 from tensorflowonspark.driver.spark.resources import (
     allocates_dynamically,
     count_slots,
+    driver_host,
     find_slots,
     listen,
     unseen_executors,
@@ -57,7 +58,7 @@ def examine_executors(spark: "SparkSession", *, fabric: bool = False) -> list[Ex
     """
     context = spark.sparkContext
     slots = _slots(spark)
-    server, address = listen(context, new_credentials(), lambda channel: channel.close())
+    server, address = listen(driver_host(context), new_credentials(), lambda channel: channel.close())
     try:
         with _shipped_by_value():
             tasks = context.parallelize(range(max(slots, 1)), max(slots, 1))

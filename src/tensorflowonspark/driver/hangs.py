@@ -1,14 +1,18 @@
-"""Hangs: which node is at fault when nothing moves."""
+"""Hangs: which node is at fault when nothing moves, and which hosts do not answer when all nodes have ended."""
 
+import time
 from collections.abc import Sequence
+from contextlib import suppress
 
 from tensorflowonspark.driver.nodes import Node
 from tensorflowonspark.errors import FailureKind
-from tensorflowonspark.messages import Failed, Idle, NodeStatus, WaitsFor
+from tensorflowonspark.messages import Failed, Idle, NodeStatus, Stop, WaitsFor
+from tensorflowonspark.transport import ConnectionLost
 
 # After failed attempts TensorFlow waits up to 2**14 ms, with Python's lock, until it tries again to register with its
 # coordinator (CoordinationServiceAgent::Connect). A peer that comes up meanwhile waits for that without any activity.
 _REGISTRATION_SECONDS = 17.0
+_ANSWER_SECONDS, _CHECK_SECONDS = 1.0, 0.02  # for a host to acknowledge a message: its kernel does so at once
 
 
 def find_hung(nodes: Sequence[Node], trainers: Sequence[Node], feed: int | None) -> tuple[Node, Failed] | None:
@@ -99,3 +103,17 @@ def _hung(node: Node, where: NodeStatus, away: Sequence[str]) -> Failed:
 
 def _steps(node: Node) -> tuple[int, int]:
     return (node.progress.epoch, node.progress.step) if node.progress else (0, 0)
+
+
+def find_vanished(nodes: Sequence[Node]) -> list[Node]:
+    """Return the nodes whose hosts do not answer, after a failure has ended all."""
+    channels = [(node, node.last_channel) for node in nodes if node.last_channel is not None]
+    for _, channel in channels:
+        with suppress(ConnectionLost):
+            channel.send(Stop(grace_seconds=0.0))
+    end = time.monotonic() + _ANSWER_SECONDS
+    while silent := [node for node, channel in channels if channel.is_unanswered]:
+        if time.monotonic() > end:
+            break
+        time.sleep(_CHECK_SECONDS)
+    return silent

@@ -8,7 +8,6 @@ threads read the state; these change it by events of their own.
 import logging
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial, singledispatchmethod
 from threading import Thread
@@ -16,7 +15,6 @@ from traceback import format_exception
 from typing import Any, TypeVar
 
 from tensorflowonspark.config import HEARTBEATS_PER_TIMEOUT, ClusterSpec, RestartPolicy
-from tensorflowonspark.driver.advice import training_advice
 from tensorflowonspark.driver.console import ConsoleReporter
 from tensorflowonspark.driver.decision import (
     Decision,
@@ -70,7 +68,6 @@ from tensorflowonspark.transport import Channel, ConnectionLost
 _log = logging.getLogger(__name__)
 _FREQUENT = (Heartbeat, Lines, NodeUsage, TrainingTotals)  # no thread waits for them, and no event follows
 _T = TypeVar("_T")
-_ANSWER_SECONDS, _CHECK_SECONDS = 1.0, 0.02  # for a host to acknowledge a message: its kernel does so at once
 _CAUSE_SECONDS = 5.0  # for the root cause to be certain, beyond the time after which silent supervisors are given up
 
 
@@ -520,19 +517,6 @@ class Monitor(Roster):
         self._inbox.wait(certain, self._heartbeat_timeout + _CAUSE_SECONDS)
         return self.failure()
 
-    def vanished(self) -> list[Node]:
-        """Return the nodes whose hosts do not answer, after a failure has ended all."""
-        channels = [(node, node.last_channel) for node in self.nodes if node.last_channel is not None]
-        for _, channel in channels:
-            with suppress(ConnectionLost):
-                channel.send(Stop(grace_seconds=0.0))
-        end = time.monotonic() + _ANSWER_SECONDS
-        while silent := [node for node, channel in channels if channel.is_unanswered]:
-            if time.monotonic() > end:
-                break
-            time.sleep(_CHECK_SECONDS)
-        return silent
-
     # ---- in the driver's other threads: feeds, waiting, the end
 
     def begin_feed(self, number: int, on_message: Callable[[Node, Any], None]) -> None:
@@ -551,21 +535,6 @@ class Monitor(Roster):
         """Send all nodes, and those that are started again, that no further feed comes."""
         with self.lock:
             self.members.end_feeds()
-
-    def present_advice(self) -> str | None:
-        """Return what bounds the training at present; None if that is not certain."""
-        with self.lock:
-            return self._advice()
-
-    def take_advice(self) -> str | None:
-        """Return what bounded the training that has ended, once; None if that is not certain."""
-        with self.lock:
-            found = self._advice()
-            self.metrics.forget_paces()
-            return found
-
-    def _advice(self) -> str | None:
-        return training_advice(self.fed(), self.metrics, in_step=not (self.spec.num_ps or self._restarts_nodes))
 
     def wait(self, until: Callable[[], bool], seconds: float | None = None) -> bool:
         """Wait for a condition; return whether it holds, at the latest when the time is over.

@@ -96,14 +96,12 @@ class Replacements:
             stage = self._launch(node)
             monitor.wait(lambda: decided(stage), seconds)
         except SlotsError as error:
-            reason = f"{failure.reason}, and it could not be started again: {error}"
-            self._give_up(node, replace(failure, reason=reason, advice="", traceback=""))
+            self._give_up(node, failure, f"it could not be started again: {error}")
             return
         except ClusterError:
             return  # the cluster has ended
         except Exception as error:  # of Spark's: the application may have ended
-            reason = f"{failure.reason}, and Spark can't start it again: {first_cause(error)}"
-            self._give_up(node, replace(failure, reason=reason, advice="", traceback=""))
+            self._give_up(node, failure, f"Spark can't start it again: {first_cause(error)}")
             return
         problem = f"it did not come up within {seconds:g} s (start_timeout)"
         if stage.ended and node.state is NodeState.RESTARTING:
@@ -111,8 +109,9 @@ class Replacements:
         failed = replace(failure, reason=f"its restart failed: {problem}", traceback="")
         monitor.put(lambda: self._fail_start(node, restart, failed))
 
-    def _give_up(self, node: Node, failure: Failed) -> None:
-        self._monitor.put(lambda: self._monitor.fail(node, failure, placeable=False))
+    def _give_up(self, node: Node, failure: Failed, why: str) -> None:
+        failed = replace(failure, reason=f"{failure.reason}, and {why}", advice="", traceback="")
+        self._monitor.put(lambda: self._monitor.fail(node, failed, placeable=False))
 
     # ---- events
 
@@ -121,7 +120,7 @@ class Replacements:
 
         None if no restart is left after such a failure: it is then the failure of the node.
         """
-        monitor, policy = self._monitor, self._config.restarts
+        monitor = self._monitor
         if monitor.ended or node.restarts != restart:
             return None
         decision = decide(monitor.state_of(node), Failure(failure.kind.name.lower(), preempted))
@@ -129,16 +128,9 @@ class Replacements:
             monitor.carry_out(node, failure, decision)
             return None
         node.used = node.used.add(decision)
-        CONSOLE.log(
-            _log,
-            logging.WARNING,
-            "%s on %s failed: %s\nIt is started again%s (%s of this node); the others continue",
-            node.role,
-            node.host,
-            failure.reason.partition("\n")[0],
-            f" in {decision.delay:g} s" if decision.delay else "",
-            node.used.describe(decision, policy),
-        )
+        again = node.used.describe("It is", decision, self._config.restarts, ", while the others continue")
+        reason = failure.reason.partition("\n")[0]
+        CONSOLE.log(_log, logging.WARNING, "%s on %s failed: %s\n%s", node.role, node.host, reason, again)
         return decision.delay
 
     def _fail_start(self, node: Node, restart: int, failure: Failed) -> None:

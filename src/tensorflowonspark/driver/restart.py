@@ -20,6 +20,7 @@ from tensorflowonspark.driver.dashboard.service import Dashboard, require_packag
 from tensorflowonspark.driver.decision import Ended, Failure, Restart, Used, decide, may_be_preemption
 from tensorflowonspark.driver.feed.job import FeedRequest
 from tensorflowonspark.driver.feed.session import FeedSession
+from tensorflowonspark.driver.hangs import find_vanished
 from tensorflowonspark.driver.metrics.store import MetricsStore
 from tensorflowonspark.driver.spark.backend import Backend
 from tensorflowonspark.errors import ClusterError, FeedError, NodeError, SlotsError, StartError
@@ -79,15 +80,9 @@ class RestartBudget:
         if not isinstance(decision, Restart):
             raise error
         self._used = self._used.add(decision)
-        CONSOLE.log(
-            _log,
-            logging.WARNING,
-            "%s\nAll nodes are started again%s%s (%s)",
-            str(error).partition("\n")[0],
-            f" in {decision.delay:g} s" if decision.delay else "",
-            f", without {', '.join(without)}, which does not answer" if without else "",
-            self._used.describe(decision, self._policy),
-        )
+        gone = f", without {', '.join(without)}, which does not answer" if without else ""
+        again = self._used.describe("All nodes are", decision, self._policy, gone)
+        CONSOLE.log(_log, logging.WARNING, "%s\n%s", str(error).partition("\n")[0], again)
         return decision.delay
 
 
@@ -199,7 +194,7 @@ class RestartController:
             self._history.append(None)
         if self._session is not None:
             self._session.close()
-            self._attempt.monitor.take_advice()  # none: a stream's rows come when there are new ones
+            self.metrics.end_training()  # without advice: a stream's rows come when there are new ones
             self._session = None
 
     def run_with_restarts(self, action: Callable[[], _T]) -> _T:
@@ -279,7 +274,7 @@ class RestartController:
         rows_again = None not in self._history[needed:] and (repeatable or not saved or needed < len(self._history))
         alone = self._attempt.restarts_nodes and not self._config.spec.num_ps
         preempted = rows_again and not alone and self._is_preemption(error)
-        vanished = self._attempt.monitor.vanished()
+        vanished = find_vanished(self._attempt.monitor.nodes)
         hosts = sorted({node.host for node in vanished})
         delay = self._budget.spend(error, preempted=preempted, alone=alone, rows_again=rows_again, without=hosts)
         for executor in {node.executor for node in vanished}:  # one of each host has Spark give up the others there

@@ -2,15 +2,14 @@
 
 from __future__ import annotations  # TensorFlow imports this module while it is incomplete itself
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from types import ModuleType
 from typing import Any
 
 import tensorflow as tf
 
-from tensorflowonspark.keras.hooks import wrap
+from tensorflowonspark.keras.hooks import setting, wrap
 
 _LOCAL_JOBS = (None, "localhost")  # of a process that is connected to no other one
 _placing: ContextVar[bool] = ContextVar("layers are placed on other nodes", default=True)
@@ -43,14 +42,9 @@ def node_devices() -> dict[str, str]:
     return devices
 
 
-@contextmanager
-def without_placement() -> Iterator[None]:
-    """Have placed layers computed where they are called, as in a model that is exported."""
-    token = _placing.set(False)
-    try:
-        yield
-    finally:
-        _placing.reset(token)
+def without_placement() -> AbstractContextManager[None]:
+    """Have placed layers computed where they are called for the duration of a block, as in a model that is exported."""
+    return setting(_placing, False)
 
 
 def place_slots(module: ModuleType) -> None:

@@ -113,11 +113,7 @@ class StatePass:
 
 
 def state_pass() -> bool:
-    """Return whether a layer adapts now."""
-    return bool(session.state_passes)
-
-
-def note_rows() -> None:
-    """Record that a feed returns rows, or would if this worker had any."""
+    """Note that a feed returns rows, or would if it had any; return whether that is for a layer that adapts."""
     for each in session.state_passes:
         each.fed = True
+    return bool(session.state_passes)

@@ -26,6 +26,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tensorflowonspark.keras.hooks import setting
 from tensorflowonspark.keras.loss_terms import COUNT, KERAS, SUM, is_of_keras, mark, terms
 from tensorflowonspark.keras.metrics import real_rows
 from tensorflowonspark.keras.step_logs import of_all_replicas
@@ -193,12 +194,9 @@ def on_replica(trainer: ModuleType, model: Any, step: Callable[[Any], Any]) -> C
             data = trainer.tree.map_structure(_of_any_size, data) if own else data
         rows = mark(_rows(data) if real is None else tf.reduce_sum(tf.cast(real, tf.float32)))
         known = GlobalStep(model, rows, real, name, divisor, notes, trains=step.__name__ == "train_step", late=late)
-        token = _current.set(known)
-        try:
+        with setting(_current, known):
             outputs = step(data)
             return of_all_replicas(model, trainer.tree.map_structure(_output, outputs) if own else outputs)
-        finally:
-            _current.reset(token)
 
     run.__name__ = step.__name__
     return run

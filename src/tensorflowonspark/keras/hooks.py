@@ -9,18 +9,39 @@ import pkgutil
 import sys
 import tempfile
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import partial
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import Any, TypeVar
 
 import wrapt
 
-from tensorflowonspark.keras.private_names import CONTEXT, JAX_REPAIRS, REPAIRS, Repair, is_whole, test_modules
+from tensorflowonspark.keras.private_names import (
+    CONTEXT,
+    JAX_REPAIRS,
+    REPAIRS,
+    Repair,
+    attribute_of,
+    is_whole,
+    test_modules,
+)
 
 _PACKAGE = __name__.rpartition(".")[0]
 _SOURCES = "tensorflow.python.autograph.pyct.loader"
+_T = TypeVar("_T")
+
+
+@contextmanager
+def setting(variable: ContextVar[_T], value: _T) -> Iterator[None]:
+    """Set a context variable for the duration of a block: what wrapped functions tell those that they call."""
+    token = variable.set(value)
+    try:
+        yield
+    finally:
+        variable.reset(token)
 
 
 def install(program: bytes = b"", heartbeat_timeout: float = 0.0) -> None:
@@ -137,10 +158,7 @@ def wrap(module: ModuleType, name: str, wrapper: Callable[..., Any]) -> None:
     wrapper : callable
         Is called in its place, with the function, its object (None without one), and the arguments of the call.
     """
-    owner: Any = module
-    for part in name.split("."):
-        owner = getattr(owner, part, None)
-    if owner is not None:
+    if attribute_of(module, name) is not None:
         wrapt.wrap_function_wrapper(
             module, name, lambda wrapped, instance, args, kwargs: wrapper(wrapped, instance, *args, **kwargs)
         )

@@ -24,7 +24,7 @@ import tensorflow as tf
 
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.keras.global_batch import GlobalStep, current_step
-from tensorflowonspark.keras.hooks import wrap
+from tensorflowonspark.keras.hooks import setting, wrap
 from tensorflowonspark.keras.loss_terms import KERAS, MEAN, SUM, mark, terms
 from tensorflowonspark.keras.metrics import real_rows
 from tensorflowonspark.keras.own_losses import is_sum
@@ -59,11 +59,8 @@ def count_real_rows(trainer: ModuleType) -> None:
         real = real_rows(trainer.data_adapter_utils.unpack_x_y_sample_weight(data)[2])
         if real is None or current_step():
             return wrapped(data)
-        token = current.set((model, _Batch(real, _averaged(model.loss))))
-        try:
+        with setting(current, (model, _Batch(real, _averaged(model.loss)))):
             return wrapped(data)
-        finally:
-            current.reset(token)
 
     def update_state(wrapped: Any, mean: Any, /, values: Any, *args: Any, **kwargs: Any) -> Any:
         at_batch = current.get()

@@ -10,8 +10,8 @@ Here the sum comes first. Then each replica computes the same, and all take the 
 replicas of a worker at once.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from functools import partial
 from types import ModuleType
@@ -20,7 +20,7 @@ from typing import Any
 import tensorflow as tf
 
 from tensorflowonspark.keras.global_batch import current_step
-from tensorflowonspark.keras.hooks import wrap
+from tensorflowonspark.keras.hooks import setting, wrap
 from tensorflowonspark.keras.own_losses import weighted
 
 # Replicas run their steps in separate threads, with a value each.
@@ -38,7 +38,7 @@ def sum_gradients_first(module: ModuleType) -> None:
             wrapped(grads, trainable_variables)
             return
         total = _sum(grads)
-        with _gradients_are_summed():
+        with setting(_summed, True):
             _apply(optimizer, total, trainable_variables)
 
     def sum_once(wrapped: Any, _optimizer: Any, /, grads_and_vars: Any) -> Any:
@@ -60,21 +60,16 @@ def agree_on_loss_scale(module: ModuleType) -> None:
         if not _on_replica():
             wrapped(*args, **kwargs)
             return
-        with _gradients_are_summed():
+        with setting(_summed, True):
             wrapped(*args, **kwargs)
 
     wrap(module, "LossScaleOptimizer.apply", apply)
     wrap(module, "LossScaleOptimizer._stateful_handle_finite_grads", update)
 
 
-@contextmanager
-def only_building() -> Iterator[None]:
-    """Have optimizers make the variables for their gradients without an update."""
-    token = _only_building.set(True)
-    try:
-        yield
-    finally:
-        _only_building.reset(token)
+def only_building() -> AbstractContextManager[None]:
+    """Have optimizers make the variables for their gradients without an update, for the duration of a block."""
+    return setting(_only_building, True)
 
 
 def _on_replica() -> bool:
@@ -82,15 +77,6 @@ def _on_replica() -> bool:
     replica = tf.distribute.get_replica_context()
     mirrored = (tf.distribute.MirroredStrategy, tf.distribute.MultiWorkerMirroredStrategy)
     return replica is not None and isinstance(replica.strategy, mirrored)
-
-
-@contextmanager
-def _gradients_are_summed() -> Iterator[None]:
-    token = _summed.set(True)
-    try:
-        yield
-    finally:
-        _summed.reset(token)
 
 
 def _sum(grads: Sequence[Any]) -> list[Any]:
@@ -162,5 +148,5 @@ def _branch(condition: Any, on_true: Callable[[], None], on_false: Callable[[], 
 
 
 def _call_with_sums(function: Callable[[], None]) -> None:
-    with _gradients_are_summed():
+    with setting(_summed, True):
         function()

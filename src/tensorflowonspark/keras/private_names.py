@@ -76,7 +76,7 @@ class Use:
 
     def missing(self, module: Any) -> list[str]:
         """Return the names that an imported module lacks."""
-        return [name for name in self.names if not _has(module, name)]
+        return [name for name in self.names if attribute_of(module, name) is None]
 
 
 @dataclass(frozen=True)
@@ -161,7 +161,7 @@ REPAIRS = (  # in order: functions are replaced before they are wrapped
             "LossScaleOptimizer.apply", "LossScaleOptimizer._stateful_handle_finite_grads"),
     _repair("saving:save_outside_scope", "keras.src.saving.saving_lib", SAVING,
             "save_model", "save_weights_only", "get_attr_skipset"),
-    _repair("saving:save_hdf5_outside_scope", "keras.src.legacy.saving.legacy_h5_format", SAVING,
+    _repair("saving:save_outside_scope", "keras.src.legacy.saving.legacy_h5_format", SAVING,
             "save_model_to_hdf5"),
     _repair("shared_paths:save_whole", "keras.src.saving.saving_lib", PATHS, "save_model", "save_weights_only",
             required=False),
@@ -391,13 +391,12 @@ def _numbers(version: str) -> tuple[int, ...]:
     return tuple(map(int, re.findall(r"\d+", version)[:2]))
 
 
-def _has(module: Any, name: str) -> bool:
+def attribute_of(module: Any, name: str) -> Any:
+    """Return a function of a module, or a method of one of its classes; None if there is none."""
     owner = module
     for part in name.split("."):
         owner = getattr(owner, part, None)
-        if owner is None:
-            return False
-    return True
+    return owner
 
 
 if __name__ == "__main__":

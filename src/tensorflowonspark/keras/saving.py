@@ -42,18 +42,14 @@ def _leave_scope(module: ModuleType, *names: str) -> None:
         wrap(module, name, outside)
 
 
-def save_outside_scope(saving_lib: ModuleType) -> None:
-    """Have Keras save outside of a strategy's scope (called after the import of its ``saving_lib``).
+def save_outside_scope(module: ModuleType) -> None:
+    """Have Keras save outside of a strategy's scope.
 
+    Called after the import of its ``saving_lib``, and of ``legacy_h5_format`` with its older format.
     ``get_attr_skipset`` makes the variables, once in a process, when loading too: within the scope, only the workers
     that have not saved before would make them.
     """
-    _leave_scope(saving_lib, "save_model", "save_weights_only", "get_attr_skipset")
-
-
-def save_hdf5_outside_scope(legacy_h5_format: ModuleType) -> None:
-    """Have Keras write its older format outside of a strategy's scope (called after the module's import)."""
-    _leave_scope(legacy_h5_format, "save_model_to_hdf5")
+    _leave_scope(module, "save_model", "save_weights_only", "get_attr_skipset", "save_model_to_hdf5")
 
 
 def export_for_inference(archive: ModuleType) -> None:

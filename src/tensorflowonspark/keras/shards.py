@@ -21,7 +21,7 @@ from tensorflowonspark.keras.session import session
 if TYPE_CHECKING:
     import tensorflow as tf
 
-from tensorflowonspark.keras.hooks import wrap
+from tensorflowonspark.keras.hooks import setting, wrap
 
 _MARK = "tensorflowonspark_shard"
 _predicts = ContextVar("predicts", default=False)
@@ -30,13 +30,12 @@ _predicts = ContextVar("predicts", default=False)
 @contextmanager
 def predicting() -> Iterator[None]:
     """Distribute no dataset for the duration of a block, which runs ``predict``."""
-    token = _predicts.set(True)
     session.predicts += 1
     try:
-        yield
+        with setting(_predicts, True):
+            yield
     finally:
         session.predicts -= 1
-        _predicts.reset(token)
 
 
 def is_predicting() -> bool:

@@ -272,7 +272,6 @@ class Context(FeedAccess, ParallelAccess, OutputAccess):
         self._link.release_port()
 
     def _close(self) -> None:
-        """Report the pace and the metrics of the training, and copy the last logs, when the program has ended."""
-        self._feeds.finish()
+        """Report the last of the training, and copy the last logs, when the program has ended."""
         self._meter.flush()
         self._logs.close()

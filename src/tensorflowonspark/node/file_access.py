@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, overload
 from tensorflowonspark.declarations import shows
 from tensorflowonspark.node.driver_link import Link, NodeSetup
 from tensorflowonspark.node.feed.feed import Feed
-from tensorflowonspark.node.feed.file_splits import FileSplit, find_records, tfrecord_files
+from tensorflowonspark.node.feed.file_splits import find_records, tfrecord_files
 from tensorflowonspark.node.feed.files import FileReader
 from tensorflowonspark.node.feed.tables import FilesToRead, find_row_groups
+from tensorflowonspark.node.feed.windows import FileSplit
 from tensorflowonspark.node.ps.coordinator import CoordinatedFeed
 from tensorflowonspark.tfrecords.options import ReadOptions
 

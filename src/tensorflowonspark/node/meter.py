@@ -1,4 +1,4 @@
-"""The meter of a node's training: steps, rows, waits, paces and metrics, in one message to the driver.
+"""The meter of a node's training: steps, rows, waits, used processors and metrics, in one message to the driver.
 
 Rows are counted where they leave a feed (`feed.pace`); steps and epochs come from ``fit`` (`keras.training_events`),
 waits for other workers from `keras.waiting`. The totals are sent with the progress of a pass, five times a second, with
@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import astuple
 from numbers import Real
+from pathlib import Path
 from threading import Lock, Thread
 from typing import Any
 
@@ -21,11 +22,12 @@ import numpy as np
 
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.keras.waiting import Stopwatch, waiting_seconds
-from tensorflowonspark.messages import Progress, ReportedMetrics, TrainingPace, TrainingTotals
+from tensorflowonspark.messages import Progress, ReportedMetrics, RowSource, TrainingTotals
 
 _TOTALS_SECONDS = 1.0  # between two messages
 _PROGRESS_SECONDS = 0.2  # while a pass goes on: frequent enough for a progress bar, and cheap
 _FREQUENT_NODES = 200  # whose frequent messages the driver handles at little cost
+_FEW_READS = 10  # of a loop without ``fit``, in which its step may be traced
 _BURST, _PER_SECOND = 100.0, 10.0  # reports of a program's own that are sent at once, and in the long run
 
 
@@ -57,7 +59,10 @@ class TrainingMeter:
         self._total_steps = self._rows_before = self._bytes = 0  # rows: of the passes before the current one
         self._progress: Progress | None = None  # of the current pass
         self._progress_sent = 0.0  # its time
-        self._paces: dict[int, TrainingPace] = {}  # by feed, not sent yet
+        self._reading, self._reads = 0.0, 0  # of rows, while the program trains: the seconds, and how often
+        self._source: RowSource | None = None  # of these rows; None: this epoch has read none
+        self._reads_ahead = self._traced = False
+        self._queued = _queued_seconds()
         self._epoch = self._steps = 0
         self._began = 0.0  # time of the epoch's begin
         self._logs: Mapping[str, Any] | None = None  # of the last step
@@ -87,8 +92,15 @@ class TrainingMeter:
         elif not self._fits:
             self._waiting_known = False
 
-    def rows_read(self, now: float, steps: int, size: int, *, ahead: bool) -> None:
-        """Note that the rows of some steps, of so many bytes, leave the feed."""
+    def rows_read(
+        self, now: float, steps: int, size: int, *, ahead: bool, seconds: float = 0.0, source: RowSource | None = None
+    ) -> None:
+        """Note that the rows of some steps, of so many bytes, leave the feed; how long they were read, and where."""
+        if self._training.runs:  # else it validates
+            self._reading += seconds
+            self._reads += 1
+            self._source, self._reads_ahead = source, ahead
+            self._traced = self._traced or (self._reads > _FEW_READS and not self._fits)
         self._handed += steps
         self._bytes += size
         if not self._fits:
@@ -114,11 +126,6 @@ class TrainingMeter:
             self._progress_sent = now
             self._send()
 
-    def note_pace(self, pace: TrainingPace) -> None:
-        """Note the pace on a feed, which the next message has."""
-        self._paces[pace.feed] = pace
-        self._note_change()
-
     def pass_ended(self, now: float) -> None:
         """Note that a pass has ended."""
         self._passing = False
@@ -139,16 +146,17 @@ class TrainingMeter:
         """Note that an epoch begins."""
         now = time.monotonic()
         if not self._fits:
-            self._fits, self._waiting_known, self._total_steps = True, True, 0
+            self._fits, self._waiting_known, self._traced, self._total_steps = True, True, False, 0
             self._waiting.stop(now)
             self._training.stop(now)
         self._handed = max(0, self._handed - self._done) if self._passing else 0
-        self._epoch, self._steps, self._done, self._began = epoch, steps or 0, 0, now
+        self._epoch, self._steps, self._done, self._began, self._source = epoch, steps or 0, 0, now, None
         self._training.start(now)
         self._note_change()
 
     def step_ended(self, step: int, logs: Mapping[str, Any] | None) -> None:
         """Note that a step has ended."""
+        self._traced = True
         self._total_steps += step + 1 - self._done
         self._done, self._logs = step + 1, logs
         if self._done >= self._handed:
@@ -202,6 +210,7 @@ class TrainingMeter:
 
     def flush(self) -> None:
         """Send what has not been sent yet."""
+        self._queued = _queued_seconds()
         unsent, self._unsent = self._unsent, None
         logs, self._logs = self._logs, None
         if unsent is not None:
@@ -213,10 +222,9 @@ class TrainingMeter:
 
     def _send(self, *metrics: ReportedMetrics) -> None:
         with self._sending, suppress(OSError):
-            paces, self._paces = self._paces, {}
-            self._link_send(self._totals(tuple(paces.values()), metrics))
+            self._link_send(self._totals(metrics))
 
-    def _totals(self, paces: tuple[TrainingPace, ...], metrics: tuple[ReportedMetrics, ...]) -> TrainingTotals:
+    def _totals(self, metrics: tuple[ReportedMetrics, ...]) -> TrainingTotals:
         now, progress = time.monotonic(), self._progress
         # Rows leave the feed in blocks of many steps: those of steps to come do not count yet.
         taken = min(1.0, self._done / self._handed) if self._fits and self._handed else 1.0
@@ -232,10 +240,24 @@ class TrainingMeter:
             waiting_for_rows=self._waiting.read(now) if self._waiting_known else None,
             waiting_for_workers=0.0 if self._alone else waiting_seconds(),
             training=self._training.read(now),
+            reading=self._reading,
+            processor=time.process_time(),
+            queued=self._queued,
+            source=self._source,
+            reads_ahead=self._reads_ahead,
+            traced=self._traced,
             progress=progress,
-            paces=paces,
             metrics=metrics,
         )
+
+
+def _queued_seconds() -> float:
+    """Return the seconds for which threads of this process have waited for a processor (on Linux; 0 elsewhere)."""
+    total = 0
+    for path in Path("/proc/self/task").glob("*/schedstat"):
+        with suppress(OSError, ValueError, IndexError):  # the thread has ended
+            total += int(path.read_text().split()[1])
+    return total / 1e9
 
 
 def report_seconds(seconds: float, nodes: int) -> float:

@@ -1,4 +1,4 @@
-"""The advice is right or there is none: every branch, by hand-made paces."""
+"""The advice is right or there is none: every branch, by hand-made totals."""
 
 from dataclasses import replace
 
@@ -7,17 +7,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tensorflowonspark.config import ClusterSpec
-from tensorflowonspark.driver.advice import WorkerPace, advice, feeding_advice, training_advice
+from tensorflowonspark.driver.advice import WorkerTraining, advice, feeding_advice, training_advice
 from tensorflowonspark.driver.metrics.store import MetricsStore
 from tensorflowonspark.driver.nodes import Roster
-from tensorflowonspark.messages import Member, RowSource, TrainingPace, TrainingTotals
+from tensorflowonspark.messages import Member, RowSource, TrainingTotals
 
-# A minute of 1,000 steps over ten passes, which reads rows for 6 s beside them, and uses a core.
-PACE = TrainingPace(0, RowSource.CACHE, True, 10, 1000, 60.0, 2.0, 6.0, 60.0, 1.0)
+# A minute of 1,000 steps, which reads rows for 6 s beside them, and uses a core.
+MINUTE = TrainingTotals(
+    time=60.0,
+    total_steps=1000,
+    training=58.0,
+    reading=6.0,
+    processor=60.0,
+    queued=1.0,
+    source=RowSource.CACHE,
+    reads_ahead=True,
+    traced=True,
+)
 
 
 def worker(index=0, *, has_gpus=False, **changes):
-    return WorkerPace(f"worker:{index}", f"h{index}", replace(PACE, **changes), has_gpus)
+    return WorkerTraining(f"worker:{index}", f"h{index}", replace(MINUTE, **changes), has_gpus)
 
 
 def advice_for(*workers, **settings):
@@ -35,8 +45,8 @@ def test_steps_that_compute():
 @pytest.mark.parametrize(
     ("changes", "setting"),
     [
-        ({"steps": 10_000}, "Take a larger batch_size, or compile(steps_per_execution=10)"),
-        ({"steps": 10_000, "reads_ahead": False}, "Take a larger batch_size"),
+        ({"total_steps": 10_000}, "Take a larger batch_size, or compile(steps_per_execution=10)"),
+        ({"total_steps": 10_000, "reads_ahead": False}, "Take a larger batch_size"),
         ({"queued": 40.0}, "Give each worker more cores (fewer nodes on a host), or a GPU"),
         ({"queued": 40.0, "has_gpus": True}, "Give each worker more cores or a GPU, or take more workers"),
         (
@@ -86,7 +96,7 @@ def test_a_worker_beside_other_work_waits_for_cores_and_is_the_slowest():
     ("one", "other", "settings"),
     [
         ({"processor": 20.0}, {}, {"in_step": False}),  # parameter servers
-        ({"processor": 20.0}, {"seconds": 90.0, "processor": 90.0}, {}),  # each in its own time
+        ({"processor": 20.0}, {"training": 90.0, "time": 90.0, "processor": 90.0}, {}),  # each in its own time
         ({"processor": 20.0, "has_gpus": True}, {"has_gpus": True}, {}),  # a GPU needs no processor time
         ({"processor": 50.0}, {}, {}),
         ({"processor": 5.0}, {"processor": 20.0}, {}),  # neither is busy
@@ -99,11 +109,10 @@ def test_no_worker_is_blamed_without_need(one, other, settings):
 @pytest.mark.parametrize(
     "changes",
     [
-        {"seconds": 6.0, "between": 2.0},  # too short
-        {"steps": 19},
+        {"training": 4.0},  # too short
+        {"total_steps": 19},
         {"reading": 35.0},  # both take about as long
         {"reading": 45.0},
-        {"after": 61.0},  # other rows, or something else, took longer
     ],
 )
 def test_there_is_no_advice_that_is_not_certain(changes):
@@ -120,11 +129,6 @@ def test_workers_that_do_not_train_in_step_all_wait_for_rows_or_there_is_no_advi
     assert advice_for(worker(0, reading=57.0), worker(1, reading=57.0), in_step=False).startswith("waiting for rows")
 
 
-def test_the_last_steps_of_a_short_pass_are_taken_after_its_rows_were_read():
-    short = {"passes": 100, "seconds": 60.0, "between": 54.0, "reading": 6.0}
-    assert advice_for(worker(**short)).startswith("computing bounded it: 1,000 steps took 60 s")
-
-
 @pytest.mark.parametrize(("waited", "total"), [(4.0, 4.9), (20.0, 60.0), (0.0, 60.0)])
 def test_feeding_that_took_less_than_half_of_the_time_does_not_bound(waited, total):
     assert feeding_advice(waited, total, can_start_early=True) is None
@@ -137,21 +141,24 @@ def test_feeding_that_took_most_of_the_time_could_have_gone_beside_the_first_epo
 
 
 seconds = st.floats(0, 1e6)
-paces = st.builds(
-    TrainingPace,
-    st.just(0),
-    st.sampled_from(RowSource),
-    st.booleans(),
-    st.integers(1, 10_000),
-    st.integers(1, 10**9),
-    *[seconds] * 6,
+totals = st.builds(
+    TrainingTotals,
+    time=st.floats(1.0, 1e6),
+    total_steps=st.integers(1, 10**9),
+    training=seconds,
+    reading=seconds,
+    processor=seconds,
+    queued=seconds,
+    source=st.sampled_from(RowSource),
+    reads_ahead=st.booleans(),
 )
 
 
 @given(
-    st.lists(st.builds(WorkerPace, st.just("worker:0"), st.just("h"), paces, st.booleans()), max_size=5), st.booleans()
+    st.lists(st.builds(WorkerTraining, st.just("worker:0"), st.just("h"), totals, st.booleans()), max_size=5),
+    st.booleans(),
 )
-def test_any_paces_give_one_line_or_none(workers, in_step):
+def test_any_totals_give_one_line_or_none(workers, in_step):
     found = advice(workers, in_step=in_step)
     assert found is None or ("\n" not in found and found.endswith("see docs/tuning.md"))
 
@@ -164,18 +171,49 @@ def nodes():
     return made
 
 
-def test_the_feed_that_took_the_most_time_counts_once(nodes):
+def later(totals, minutes=1):
+    """Return the totals of a program that has had a minute of tracing and so many of training."""
+    factors = {name: 1.0 + minutes * getattr(MINUTE, name) for name in ("time", "training", "processor", "queued")}
+    return replace(totals, total_steps=1 + minutes * MINUTE.total_steps, reading=minutes * MINUTE.reading, **factors)
+
+
+def test_a_training_counts_from_the_time_on_at_which_its_step_was_traced(nodes):
     store = MetricsStore()
     for node in nodes:
-        validation = replace(PACE, feed=1, reading=1.0, seconds=100.0, between=90.0)
-        for paces in ((validation, replace(PACE, steps=500)), (PACE,)):
-            store.take_totals(node, TrainingTotals(paces=paces))
+        store.take_totals(node, TrainingTotals(time=0.5, source=RowSource.CACHE))
+        store.take_totals(node, later(MINUTE, 0))
+        assert training_advice(nodes, store, in_step=True) is None
+        store.take_totals(node, later(MINUTE))
     assert "1,000 steps took 58 s" in training_advice(nodes, store, in_step=True)
-    store.forget_paces()
-    assert training_advice(nodes, store, in_step=True) is None
 
 
-def test_a_worker_without_a_pace_leaves_the_bound_uncertain(nodes):
+def test_the_next_training_is_measured_for_itself(nodes):
     store = MetricsStore()
-    store.take_totals(nodes[0], TrainingTotals(paces=(PACE,)))
+    for node in nodes:
+        store.take_totals(node, later(MINUTE, 0))
+        store.take_totals(node, later(MINUTE, 10))
+    store.end_training()
+    assert training_advice(nodes, store, in_step=True) is None
+    for node in nodes:
+        store.take_totals(node, later(MINUTE, 10))
+        store.take_totals(node, later(MINUTE, 11))
+    assert "1,000 steps took 58 s" in training_advice(nodes, store, in_step=True)
+
+
+def test_a_program_that_begins_anew_is_measured_anew(nodes):
+    store = MetricsStore()
+    store.take_totals(nodes[0], later(MINUTE, 10))
+    store.take_totals(nodes[0], later(MINUTE, 0))
+    store.take_totals(nodes[0], later(MINUTE))
+    assert store.record(0).training.total_steps == MINUTE.total_steps
+
+
+@pytest.mark.parametrize("totals", [None, replace(later(MINUTE), source=None)])
+def test_a_worker_without_rows_of_a_feed_leaves_the_bound_uncertain(nodes, totals):
+    store = MetricsStore()
+    for node in nodes:
+        store.take_totals(node, later(MINUTE, 0))
+    store.take_totals(nodes[0], later(MINUTE))
+    if totals is not None:
+        store.take_totals(nodes[1], totals)
     assert training_advice(nodes, store, in_step=True) is None

@@ -37,13 +37,13 @@ def test_the_environment_sets_the_port_or_a_range_of_ports(tmp_path, monkeypatch
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         monkeypatch.setenv("TFOS_SERVER_PORT", f"{port}-{port + 20}")
-        server, (host, used) = listen(context(tmp_path), new_credentials(), lambda channel: None)
+        server, (host, used) = listen(driver_host(context(tmp_path)), new_credentials(), lambda channel: None)
         server.close()
         assert host == "127.0.0.1"
         assert port < used <= port + 20
         monkeypatch.setenv("TFOS_SERVER_PORT", str(port))
         with pytest.raises(StartError, match=rf"can't listen at 127.0.0.1, port {port} \(.*: set TFOS_SERVER_HOST"):
-            listen(context(tmp_path), new_credentials(), lambda channel: None)
+            listen(driver_host(context(tmp_path)), new_credentials(), lambda channel: None)
     monkeypatch.setenv("TFOS_SERVER_PORT", "http")
     with pytest.raises(SpecError, match="TFOS_SERVER_PORT='http': expected a port, or the first and the last one"):
-        listen(context(tmp_path), new_credentials(), lambda channel: None)
+        listen(driver_host(context(tmp_path)), new_credentials(), lambda channel: None)

@@ -5,6 +5,7 @@ import math
 import threading
 import time
 from collections import deque
+from dataclasses import replace
 from threading import Event
 
 import pytest
@@ -85,8 +86,8 @@ def test_a_node_that_has_returned_has_the_rates_of_its_whole_training(store, nod
 
 def test_the_worker_that_waits_the_least_is_the_straggler_if_the_others_wait_for_it(store, nodes):
     for node, waited in zip(nodes, (8.0, 1.0, 9.0), strict=True):
-        store.take_totals(node, totals(0.0))
-        store.take_totals(node, totals(10.0, steps=10, waiting_for_workers=waited))
+        store.take_totals(node, replace(totals(0.0), traced=True))
+        store.take_totals(node, replace(totals(10.0, steps=10, waiting_for_workers=waited), traced=True))
     assert [each.straggler for each in store.snapshot().nodes] == [False, True, False]
     assert [store.record(node.number).waiting_share for node in nodes] == [0.8, 0.1, 0.9]
 

@@ -74,7 +74,7 @@ def ids_of(batches):
 )
 def test_the_first_epoch_is_that_of_counted_rows(counts, batch_size, limit, seed):
     """So it can be resumed within it, by a pass over rows that have been counted."""
-    known = FileRows(splits_of(counts), 8.0, limit)
+    known = FileRows(splits_of(counts), counts, 8.0, limit)
     selection = Selection(IDS, FeatureOptions(features=["id"]))
     share = Share(SplitManifest({0: known.rows}), known, [0], 0, lambda progress: None)
     passes = share.passes(selection, batch_size, seed)

@@ -60,7 +60,7 @@ rows_of_others = st.lists(st.integers(0, 200), max_size=2)
 @settings(max_examples=60)
 @given(rows_of_splits, st.integers(3, 50), st.integers(1, 4000), st.sampled_from([None, 0, 5]), rows_of_others)
 def test_each_row_once_in_the_planned_steps(counts, batch_size, limit, seed, others):
-    source = FileRows(splits_of(counts), 8.0, limit)
+    source = FileRows(splits_of(counts), counts, 8.0, limit)
     steps = epoch_of(source, IDS, batch_size, others, seed)
     assert sorted(row for step in steps for row in step) == list(range(sum(counts)))
     plan = plan_epoch([source.rows, *others], batch_size, 0)
@@ -72,14 +72,14 @@ def test_each_row_once_in_the_planned_steps(counts, batch_size, limit, seed, oth
 @settings(max_examples=40)
 @given(rows_of_splits, st.integers(3, 25), st.integers(1, 4000), st.sampled_from([None, 3]), rows_of_others, st.data())
 def test_an_epoch_goes_on_at_any_step(counts, batch_size, limit, seed, others, data):
-    source = FileRows(splits_of(counts), 8.0, limit)
+    source = FileRows(splits_of(counts), counts, 8.0, limit)
     steps = epoch_of(source, IDS, batch_size, others, seed=seed, epoch=2)
     first = data.draw(st.integers(0, max(0, len(steps) - 1)))
     assert epoch_of(source, IDS, batch_size, others, seed=seed, epoch=2, step=first) == steps[first:]
 
 
 def test_epochs_have_orders_of_their_own():
-    source = FileRows(splits_of([40, 40, 40]), 8.0, 1 << 20)
+    source = FileRows(splits_of([40, 40, 40]), [40, 40, 40], 8.0, 1 << 20)
     first, again, second = (epoch_of(source, IDS, 10, seed=1, epoch=epoch) for epoch in (0, 0, 1))
     assert first == again != second
     assert len({row // 40 for row in first[0]}) > 1  # rows of several splits come together
@@ -98,7 +98,8 @@ def parquet(tmp_path):
 def read(path, limit=1 << 20):
     splits, *_ = find_row_groups(FilesToRead("parquet", {"paths": [str(path)]}, ["id", "x"]))
     first = next(splits[0].batches())
-    return FileRows(splits, first.nbytes / first.num_rows, limit), selected(first, features=["id", "x"])
+    rows = FileRows(splits, [each.rows for each in splits], first.nbytes / first.num_rows, limit)
+    return rows, selected(first, features=["id", "x"])
 
 
 def test_parquet_is_read_by_row_groups_within_its_limit(parquet):

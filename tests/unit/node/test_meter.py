@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tensorflowonspark.errors import SpecError
-from tensorflowonspark.messages import Progress, ReportedMetrics, RowSource, TrainingPace
+from tensorflowonspark.messages import Progress, ReportedMetrics
 from tensorflowonspark.node import meter as module
 from tensorflowonspark.node.meter import TrainingMeter, check_metrics
 
@@ -17,6 +17,9 @@ class Clock:
         self.now = 100.0
 
     def monotonic(self):
+        return self.now
+
+    def process_time(self):
         return self.now
 
     def sleep(self, _seconds):
@@ -177,14 +180,6 @@ def test_rows_that_leave_the_feed_do_not_count_before_their_steps_in_any_message
         program.step(number, 1.0)
     program.block(0, 8, 8, 32, seconds=1.0)
     assert [each.rows for each in program.sent] == [0, 16]
-
-
-def test_a_pace_is_in_the_next_message_alone(clock):
-    program = Program(clock)
-    for seconds in (1.0, 2.0):
-        program.meter.note_pace(TrainingPace(3, RowSource.FILES, seconds=seconds))
-    assert [each.seconds for each in program.totals.paces] == [2.0]
-    assert program.totals.paces == ()
 
 
 def test_a_program_that_only_reports_metrics_is_in_no_epoch(clock):

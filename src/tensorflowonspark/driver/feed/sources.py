@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tensorflowonspark.driver.attempt import ClusterAttempt
     from tensorflowonspark.driver.feed.session import FeedSession
     from tensorflowonspark.driver.spark.batch_rdd import BatchRDD
-    from tensorflowonspark.driver.spark.jobs import RunningJob
+    from tensorflowonspark.driver.spark.jobs import SparkJob
 
 PartKey = tuple[Split, int]  # and the partition
 # For a node that still sends messages to report a part whose task has ended; it should have before the task ended.
@@ -37,7 +37,7 @@ _REPORT_SECONDS = 10.0
 class Source(Protocol):
     """What brings the rows of a feed."""
 
-    job: "RunningJob | None"  # that runs, or was the last to run
+    job: "SparkJob | None"  # that runs, or was the last to run
 
     def bring(self, data: "DataFrame | BatchRDD | None", spec: FeedSpec) -> list[PartSummary]:
         """Bring rows to the nodes; return the parts that count of all rows that the nodes keep."""
@@ -76,7 +76,7 @@ class SparkJobs:
     """
 
     def __init__(self, session: "FeedSession", attempt: "ClusterAttempt") -> None:
-        self.job: RunningJob | None = None
+        self.job: SparkJob | None = None
         self._session = session
         self._attempt = attempt
         self._monitor = session.monitor
@@ -143,7 +143,7 @@ class SparkJobs:
         refs = [ref for ref in self._session.stored if ref.number in numbers and ref.split is split]
         return {(ref.split, ref.partition): ref for ref in refs}
 
-    def _submit(self, load: _Load, nodes: Sequence[Node], chosen: Callable[[int], bool] | None) -> "RunningJob":
+    def _submit(self, load: _Load, nodes: Sequence[Node], chosen: Callable[[int], bool] | None) -> "SparkJob":
         attempt, spec = self._attempt, load.spec
         feeder = PartitionFeeder(node_endpoints(nodes, attempt.address), attempt.credentials, spec)
         rows = "" if spec.split is Split.TRAIN else f", {spec.split.value} rows,"
@@ -153,7 +153,7 @@ class SparkJobs:
         attempt.hold_job(self.job)
         return self.job
 
-    def _result(self, job: "RunningJob", load: _Load, nodes: Sequence[Node]) -> list[PartRef] | None:
+    def _result(self, job: "SparkJob", load: _Load, nodes: Sequence[Node]) -> list[PartRef] | None:
         """Return the parts that count, from the result of a job; None if a node that it feeds is lost."""
         if self._has_lost(load, nodes):
             return None
@@ -235,7 +235,7 @@ class HeldTasks:
         The session that it belongs to; it is created before the nodes start.
     """
 
-    job: "RunningJob | None" = None
+    job: "SparkJob | None" = None
     lost = False
 
     def __init__(self, session: "FeedSession") -> None:

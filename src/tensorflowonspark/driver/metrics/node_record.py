@@ -3,17 +3,18 @@
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import fmean
 
 from tensorflowonspark.driver.metrics.history import History
 from tensorflowonspark.driver.metrics.records import NodeMetrics
 from tensorflowonspark.driver.nodes import Node, NodeState
-from tensorflowonspark.messages import NodeUsage, TrainingPace, TrainingTotals
+from tensorflowonspark.messages import NodeUsage, TrainingTotals
 
 # The curves of a node, and of the cluster: sums of rows, cores and memory, else means over the nodes.
 _RATES = ("rows_per_second", "seconds_per_step", "waiting_for_rows", "waiting_for_workers", "computing")
 SERIES = (*_RATES, "cores", "memory", "gpu_utilization", "gpu_memory")
+_SUMMED = ("time", "total_steps", "training", "reading", "processor", "queued")  # of a training, since its begin
 _WINDOW_SECONDS = 0.9  # at least, between two totals of which rates are made
 _WINDOWS = 8  # of which the present state is the mean: a single one is unsteady
 _STALE_SECONDS = 12.0  # after which what a node sent is no longer its present state
@@ -34,7 +35,7 @@ class NodeRecord:
     windows: deque[TrainingTotals] = field(default_factory=lambda: deque(maxlen=_WINDOWS))  # the totals between rates
     rates: dict[str, float | None] = field(default_factory=dict)
     steady: dict[str, float | None] = field(default_factory=dict)  # rates over all windows
-    paces: dict[int, TrainingPace] = field(default_factory=dict)  # by feed
+    first: TrainingTotals | None = None  # of the training: those before its step was traced do not count
     values: Mapping[str, float] = field(default_factory=dict)
     lines: deque[str] = field(default_factory=lambda: deque(maxlen=_LINES))
     history: History = field(default_factory=lambda: History(SERIES))
@@ -51,7 +52,8 @@ class NodeRecord:
         """Note what the node's program has done so far, which arrived at a time (time.monotonic)."""
         last = self.windows[-1] if self.windows else None
         self.totals, self.arrived = totals, now
-        self.paces |= {each.feed: each for each in totals.paces}
+        if self.first is None or self.first.total_steps > totals.total_steps:  # the latter of another process
+            self.first = totals if totals.traced else None
         for each in totals.metrics:
             self.values = {**self.values, **each.values}
         if last is None or last.time > totals.time or last.total_steps > totals.total_steps:
@@ -63,9 +65,18 @@ class NodeRecord:
             self.windows.append(totals)
 
     @property
+    def training(self) -> TrainingTotals | None:
+        """What the program has done in its training, without what came before; None if it trains on no feed's rows."""
+        first, last = self.first, self.totals
+        if first is None or last is None or last.source is None:
+            return None
+        return replace(last, **{name: getattr(last, name) - getattr(first, name) for name in _SUMMED})
+
+    @property
     def waiting_share(self) -> float | None:
         """The share of the training for which the node has waited for other workers, where that is known."""
-        return _rates_between(_NO_TOTALS, self.totals).get("waiting_for_workers") if self.totals else None
+        rates = {} if self.first is None or self.totals is None else _rates_between(self.first, self.totals)
+        return rates.get("waiting_for_workers")
 
     def present(self, name: str, now: float, *, steady: bool = False) -> float | None:
         """Return a rate of the last window or of all, unless it is out of date."""

@@ -201,10 +201,10 @@ class MetricsStore:
         """Return what is known of a node."""
         return self._records[number]
 
-    def forget_paces(self) -> None:
-        """Forget the paces of the training that has ended."""
+    def end_training(self) -> None:
+        """Note that a training has ended: the next one is measured for itself."""
         for record in list(self._records.values()):
-            record.paces = {}
+            record.first = None
 
     def _node_metrics(self) -> tuple[NodeMetrics, ...]:
         now = time.monotonic()

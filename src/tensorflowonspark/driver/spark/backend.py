@@ -10,13 +10,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tensorflowonspark.columns import map_in_arrow
-from tensorflowonspark.config import port_range
 from tensorflowonspark.driver.spark.batch_rdd import BatchRDD
 from tensorflowonspark.driver.spark.dynamic import occupy_slots
 from tensorflowonspark.driver.spark.gpus import gpu_profile
 from tensorflowonspark.driver.spark.jobs import (
     PartitionFunction,
-    RunningJob,
     SeparateStages,
     SparkJob,
     SparkStage,
@@ -123,9 +121,7 @@ class Backend:
         self, credentials: Credentials, on_channel: ChannelHandler, ports: str | None
     ) -> tuple[Server, tuple[str, int]]:
         """Start the driver's server; return it with the address that nodes call."""
-        advertised, bind = self.driver_host()
-        server = Server((bind, port_range(ports)), credentials, on_channel=on_channel)
-        return server, (advertised, int(server.port))
+        return listen(self.driver_host(), credentials, on_channel, ports)
 
     def place(self, plan: LaunchPlan, data: "DataFrame | None", on_end: Callable[[], None]) -> Stage:
         """Start the stage that launches the nodes."""
@@ -138,7 +134,7 @@ class Backend:
         description: str,
         on_end: Callable[[], None],
         chosen: Callable[[int], bool] | None = None,
-    ) -> RunningJob:
+    ) -> SparkJob:
         """Start a job that applies a function to each partition of its data, and collects the rows it returns."""
         raise NotImplementedError
 
@@ -334,7 +330,7 @@ class SparkBackend(Backend):
     ) -> tuple[Server, tuple[str, int]]:
         """Start the driver's server; return it with the address that executors call."""
         try:
-            return listen(self._spark.sparkContext, credentials, on_channel, ports)
+            return super().listen(credentials, on_channel, ports)
         except BaseException:
             self._free_slots()
             raise

@@ -37,18 +37,6 @@ _JAVA_CAUSE = re.compile(r"^Caused by: (.+)$", re.MULTILINE)
 _JAVA_ERROR = re.compile(r"^: (.+)$", re.MULTILINE)  # below "An error occurred while calling o151.collectToPython."
 
 
-class RunningJob(Protocol):
-    """A job that runs in the background; `SparkJob` documents the members."""
-
-    ended: bool
-    result: Any
-    error: BaseException | None
-
-    def tasks(self) -> tuple[int, int, int]: ...  # noqa: D102
-    def cancel(self) -> None: ...  # noqa: D102
-    def wait(self, seconds: float) -> None: ...  # noqa: D102
-
-
 class Stage:
     """What launches the nodes of a plan: of itself something that succeeds, and ends with the nodes."""
 

@@ -296,14 +296,14 @@ def driver_host(context: "SparkContext") -> tuple[str, str]:
 
 
 def listen(
-    context: "SparkContext", credentials: Credentials, on_channel: ChannelHandler, ports: str | None = None
+    host: tuple[str, str], credentials: Credentials, on_channel: ChannelHandler, ports: str | None = None
 ) -> tuple[Server, tuple[str, int]]:
     """Start the driver's server; return it with the address at which executors reach it.
 
-    The address is that of `driver_host`. The port is one of `ports`, as of `port_range`; ``TFOS_SERVER_PORT``, a port
+    Its hosts are those of `driver_host`. The port is one of `ports`, as of `port_range`; ``TFOS_SERVER_PORT``, a port
     or a range, overrides them.
     """
-    advertised, bind = driver_host(context)
+    advertised, bind = host
     given = os.environ.get("TFOS_SERVER_PORT")
     wanted = port_range(given, "TFOS_SERVER_PORT") if given else port_range(ports)
     try:

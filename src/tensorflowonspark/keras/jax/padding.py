@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-from tensorflowonspark.keras.hooks import wrap
+from tensorflowonspark.keras.hooks import setting, wrap
 
 _log = logging.getLogger(__name__)
 _AVERAGING = ("auto", "mean", "sum_over_batch_size")  # reductions that divide by the number of rows
@@ -79,11 +79,8 @@ def skip_padding(trainer: ModuleType) -> None:
         if real is None:
             return wrapped(state, data)
         trackers = list(getattr(model._compile_loss, "metrics", []))
-        token = _batch.set(_Batch(real, _is_averaged(trainer, model.loss), model._loss_tracker, trackers))
-        try:
+        with setting(_batch, _Batch(real, _is_averaged(trainer, model.loss), model._loss_tracker, trackers)):
             return wrapped(state, data)
-        finally:
-            _batch.reset(token)
 
     def compile_loss(wrapped: Any, _loss: Any, /, *args: Any, **kwargs: Any) -> Any:
         loss, batch = wrapped(*args, **kwargs), _batch.get()

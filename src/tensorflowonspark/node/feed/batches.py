@@ -7,9 +7,8 @@ from tensorflowonspark import columns
 from tensorflowonspark.errors import FeedError
 from tensorflowonspark.keras.feed_tracking import PassLength, state_pass
 from tensorflowonspark.keras.provenance import report_read
-from tensorflowonspark.node.feed.pace import PaceMeter
+from tensorflowonspark.node.feed.pace import Measure
 from tensorflowonspark.node.feed.passes import Passes
-from tensorflowonspark.node.feed.selection import real_rows
 
 
 class Batches:
@@ -19,8 +18,8 @@ class Batches:
     ----------
     passes : Passes
         The passes over the rows.
-    pace : PaceMeter, optional
-        Measures the passes.
+    measure : callable, optional
+        Measures the passes (`pace.Measure`).
 
     Attributes
     ----------
@@ -36,10 +35,10 @@ class Batches:
 
     reads_feed = True  # for `keras.provenance`, which must not take an element to find out
 
-    def __init__(self, passes: Passes, pace: PaceMeter | None = None) -> None:
+    def __init__(self, passes: Passes, measure: Measure | None = None) -> None:
         self._passes = passes
         self._selection = passes.selection
-        self._pace = pace
+        self._measure = measure
         self.steps = passes.steps
         self.length: PassLength | None = passes if passes.arrive else None
 
@@ -62,12 +61,11 @@ class Batches:
         """Start an epoch."""
         real_only = state_pass()
         elements = self._elements(real_only)
-        yield from elements if self._pace is None or real_only else self._pace.measured(elements, lambda _: 1)
+        yield from elements if self._measure is None or real_only else self._measure(elements, lambda _: 1)
 
     def _elements(self, real_only: bool) -> Iterator[Any]:
-        for padded in self._passes():
+        for batch in self._passes(real_only=real_only):
             report_read()
-            batch = real_rows(padded) if real_only else padded
             values = {
                 name: each.rows() if isinstance(each, columns.Ragged) else each for name, each in batch[0].items()
             }

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from threading import Condition, Thread
-from typing import Protocol
 
 from tensorflowonspark.columns import summarize
 from tensorflowonspark.errors import ClusterError, FeedError
@@ -15,8 +14,8 @@ from tensorflowonspark.feed_messages import PartSummary, Split, StepGrant
 from tensorflowonspark.node.feed.shard import Shard
 from tensorflowonspark.node.feed.windows import (
     OPEN_SPLITS,
+    FileSplit,
     Read,
-    ReadableSplit,
     WindowPlan,
     plan_windows,
     read_windows,
@@ -25,19 +24,12 @@ from tensorflowonspark.node.feed.windows import (
 _WINDOWS_HELD = 2  # the program's, and the next; a third one is being put together
 
 
-class UncountedSplit(ReadableSplit, Protocol):
-    """A part of some files, of which only reading it shows the number of rows."""
-
-    def count(self) -> int:
-        """Return the number of its rows."""
-
-
 class CountingPass:
     """Reads the splits once, ahead of the program, and holds the windows as parts of a stream.
 
     Parameters
     ----------
-    splits : sequence of UncountedSplit
+    splits : sequence of FileSplit
         This worker's splits.
     row_bytes : float
         Mean size of a row in memory, as far as the first rows show it.
@@ -53,7 +45,7 @@ class CountingPass:
 
     def __init__(
         self,
-        splits: Sequence[UncountedSplit],
+        splits: Sequence[FileSplit],
         row_bytes: float,
         limit_bytes: int,
         on_rows: Callable[[int], object] = lambda _: None,

@@ -20,22 +20,22 @@ from tensorflowonspark.columns import Array, Kind, Ragged, zeros
 from tensorflowonspark.keras.feed_tracking import note_length, state_pass
 from tensorflowonspark.keras.provenance import SHARE, add_source
 from tensorflowonspark.keras.shards import mark_shard
-from tensorflowonspark.node.feed.pace import PaceMeter
+from tensorflowonspark.node.feed.pace import Measure
 from tensorflowonspark.node.feed.passes import Passes
-from tensorflowonspark.node.feed.selection import Batch, Selection, real_rows
+from tensorflowonspark.node.feed.selection import Batch, Selection
 
 _PREFETCH_BATCHES = 2
 
 
-def make_dataset(passes: Passes, pace: PaceMeter | None = None) -> tf.data.Dataset:
+def make_dataset(passes: Passes, measure: Measure | None = None) -> tf.data.Dataset:
     """Return batches as a ``tf.data.Dataset``.
 
     Parameters
     ----------
     passes : Passes
         The passes over the rows.
-    pace : PaceMeter, optional
-        Measures the passes.
+    measure : callable, optional
+        Measures the passes (`pace.Measure`).
     """
     selection, shares, batch_rows = passes.selection, passes.shares, passes.shares.most
     # A call into Python costs as much as the rows of a batch. So rows come in blocks of several batches, which tf.data
@@ -46,10 +46,10 @@ def make_dataset(passes: Passes, pace: PaceMeter | None = None) -> tf.data.Datas
 
     def arrays() -> Iterator[tuple[Array, ...]]:
         real_only = state_pass()
-        batches = (tuple(flat_arrays(selection, real_rows(each) if real_only else each)) for each in source())
-        if pace is None or real_only:
+        batches = (tuple(flat_arrays(selection, each)) for each in source(real_only=real_only))
+        if measure is None or real_only:
             return batches
-        return pace.measured(batches, lambda each: -(-len(each[-1]) // batch_rows))
+        return measure(batches, lambda each: -(-len(each[-1]) // batch_rows))
 
     dataset = _from_generator(arrays, selection)
     if in_blocks:

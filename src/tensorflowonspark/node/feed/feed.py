@@ -9,7 +9,7 @@ from tensorflowonspark.declarations import takes
 from tensorflowonspark.errors import FeedError
 from tensorflowonspark.keras.provenance import report_read
 from tensorflowonspark.node.feed.batches import Batches
-from tensorflowonspark.node.feed.pace import PaceMeter
+from tensorflowonspark.node.feed.pace import Measure
 from tensorflowonspark.node.feed.passes import Passes
 from tensorflowonspark.node.feed.selection import DatasetOptions, FeatureOptions, Selection
 from tensorflowonspark.node.feed.share import Share
@@ -32,8 +32,8 @@ class Feed:
         This worker's rows, and what all workers have.
     validation : Feed, optional
         The validation rows.
-    pace : PaceMeter, optional
-        Measures the passes.
+    measure : callable, optional
+        Measures the passes (`pace.Measure`).
 
     Attributes
     ----------
@@ -47,9 +47,9 @@ class Feed:
     (['x', 'id', 'label'], 6, 6, 2)
     """
 
-    def __init__(self, share: Share, validation: "Feed | None" = None, pace: PaceMeter | None = None) -> None:
+    def __init__(self, share: Share, validation: "Feed | None" = None, measure: Measure | None = None) -> None:
         self._share = share
-        self._pace = pace
+        self._measure = measure
         self.validation = validation
         if validation is not None:
             validation._share.is_training = False
@@ -136,7 +136,7 @@ class Feed:
         """
         from tensorflowonspark.node.feed.dataset import make_dataset
 
-        return make_dataset(self._passes(batch_size, options), self._pace)
+        return make_dataset(self._passes(batch_size, options), self._measure)
 
     @takes(DatasetOptions)
     def batches(self, batch_size: int, **options: "Unpack[DatasetKeywords]") -> Batches:
@@ -173,7 +173,7 @@ class Feed:
         1 [0 1 2 3] [0. 1. 0. 1.]
         1 [4 5] [0. 1.]
         """
-        return Batches(self._passes(batch_size, options), self._pace)
+        return Batches(self._passes(batch_size, options), self._measure)
 
     @takes(FeatureOptions)
     def validation_dataset(self, batch_size: int, **options: "Unpack[FeatureKeywords]") -> "tf.data.Dataset":

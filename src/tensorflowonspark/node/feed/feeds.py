@@ -5,7 +5,7 @@ of weight zero. The driver plans the moves (`driver/feed/manifest.py`), and each
 soon as it receives the plan, independent of its program.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from threading import Condition
@@ -13,7 +13,6 @@ from threading import Condition
 from tensorflowonspark import transport
 from tensorflowonspark.errors import FailureKind, FeedError
 from tensorflowonspark.feed_messages import (
-    FIRST_FILE_FEED,
     FeedBegins,
     FeedComplete,
     Move,
@@ -21,13 +20,15 @@ from tensorflowonspark.feed_messages import (
     Split,
     SplitManifest,
 )
+from tensorflowonspark.keras.feed_tracking import row_counts
+from tensorflowonspark.keras.jax.cluster import equal_batches
 from tensorflowonspark.messages import Failed, FeedWanted, Progress, RowSource
 from tensorflowonspark.node.driver_link import Link, NodeSetup
 from tensorflowonspark.node.feed.arriving import ArrivingParts, ArrivingRows
 from tensorflowonspark.node.feed.cache import Cache
 from tensorflowonspark.node.feed.feed import Feed
 from tensorflowonspark.node.feed.file_rows import FileRows
-from tensorflowonspark.node.feed.pace import PaceMeter
+from tensorflowonspark.node.feed.pace import measuring
 from tensorflowonspark.node.feed.rows import Rows
 from tensorflowonspark.node.feed.server import FeedServer
 from tensorflowonspark.node.feed.shard import Shard
@@ -69,7 +70,6 @@ class Feeds:
         self._next = setup.config.first_feed
         self._opened: Feed | None = None  # the program's last feed, if its rows are for several epochs
         self.taken_before: Callable[[int], TakenRows | None] = lambda _: None  # as of a `Share`
-        self._paces: dict[int, PaceMeter] = {}  # by feed
         self._changed = Condition()
         self._rebalanced: set[int] = set()  # feeds of which this node has sent the rows for others
         if server is not None:
@@ -114,24 +114,11 @@ class Feeds:
             raise FeedError(f"{self._setup.role} is not fed: rows go to {', '.join(map(str, spec.fed))}")
         if self._next > self._setup.config.first_feed and self._server is not None:
             self._server.cache.drop(self._next - 1)
-        self._finish_paces(before=FIRST_FILE_FEED)
         self._meter.flush()  # before the driver learns that the program is done with the feed
         number, self._next = self._next, self._next + 1
         self._link.in_epoch = False
         self._link.send(FeedWanted(number))
         return self._link.wait_for_feed(number)
-
-    def finish(self) -> None:
-        """Give the pace of all feeds to the meter: the program has ended."""
-        self._finish_paces()
-
-    def _finish_paces(self, before: int | None = None) -> None:
-        for number in [each for each in self._paces if before is None or each < before]:
-            self._paces.pop(number).finish()
-
-    def _measure(self, feed: int, source: RowSource) -> PaceMeter:
-        self._paces[feed] = PaceMeter(feed, source, self._meter)
-        return self._paces[feed]
 
     @property
     def first(self) -> int:
@@ -198,18 +185,24 @@ class Feeds:
             rows = self._arriving_rows(feed.feed, Split.TRAIN, parts) if feed.kept else ArrivingRows(parts)
             if feed.validation_arrives:
                 later = self._arriving_rows(feed.feed, Split.VALIDATION, None)
-                validation = Feed(self._share(feed.train, later, _ignore))
-        pace = self._measure(feed.feed, RowSource.CACHE if isinstance(feed, FeedComplete) else RowSource.SPARK)
-        share = self._share(feed.train, rows, self._report)
-        opened = Feed(share, validation, pace)
+                validation = Feed(self._share(feed.train, later, self.numbers, _ignore))
+        source = RowSource.CACHE if isinstance(feed, FeedComplete) else RowSource.SPARK
+        share = self._share(feed.train, rows, self.numbers, self._report)
+        opened = Feed(share, validation, measuring(self._meter, source))
         self._opened = opened if share.is_kept else None
         return opened
 
-    def _share(self, manifest: SplitManifest, rows: Rows | ArrivingRows, report: Callable[[Progress], None]) -> Share:
-        return Share(manifest, rows, self.numbers, self._setup.number, report, self._taken_before)
+    def _share(
+        self,
+        manifest: SplitManifest,
+        rows: Rows | ArrivingRows,
+        numbers: Sequence[int],
+        report: Callable[[Progress], None],
+    ) -> Share:
+        def taken_before(step: int) -> TakenRows | None:
+            return self.taken_before(step)  # which a checkpoint may set later
 
-    def _taken_before(self, step: int) -> TakenRows | None:
-        return self.taken_before(step)
+        return Share(manifest, rows, numbers, self._setup.number, report, taken_before, equal_batches, row_counts.add)
 
     def _arriving_rows(self, feed: int, split: Split, parts: ArrivingParts | None) -> ArrivingRows:
         """Return the rows of a split of a feed that starts early."""
@@ -233,10 +226,8 @@ class Feeds:
     def open_files(self, manifest: SplitManifest, rows: FileRows | ArrivingRows, feed: int | None) -> Feed:
         """Return this node's rows of files that are read in each epoch; a feed without a number is not measured."""
         trains = self._setup.role in self._setup.spec.fed
-        pace = self._measure(feed, RowSource.FILES) if trains and feed is not None else None
-        number = self._setup.number
-        share = Share(manifest, rows, list(manifest.rows), number, self.report_files, self._taken_before)
-        self._opened = Feed(share, pace=pace)
+        measure = measuring(self._meter, RowSource.FILES) if trains and feed is not None else None
+        self._opened = Feed(self._share(manifest, rows, list(manifest.rows), self.report_files), measure=measure)
         return self._opened
 
     def report_files(self, progress: Progress) -> None:
@@ -250,7 +241,7 @@ class Feeds:
             return None
         assert self._server is not None
         rows = _cached_rows(self._server.cache, feed.feed, Split.VALIDATION, feed.validation, self._setup.number)
-        return Feed(self._share(feed.validation, rows, _ignore))
+        return Feed(self._share(feed.validation, rows, self.numbers, _ignore))
 
     def _report(self, progress: Progress) -> None:
         self._link.in_epoch = progress.step < progress.steps

@@ -11,7 +11,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -20,8 +19,8 @@ from tensorflowonspark.columns import summarize
 from tensorflowonspark.node.feed.selection import Selection
 from tensorflowonspark.node.feed.shard import Segment, Shard
 from tensorflowonspark.node.feed.windows import (
+    FileSplit,
     Read,
-    ReadableSplit,
     WindowPlan,
     check_rows,
     plan_windows,
@@ -30,35 +29,30 @@ from tensorflowonspark.node.feed.windows import (
 )
 
 
-class CountedSplit(ReadableSplit, Protocol):
-    """A part of some files, with a known number of rows."""
-
-    @property
-    def rows(self) -> int:
-        """Number of rows."""
-
-
 @dataclass
 class FileRows:
     """The splits of some files that are one worker's.
 
     Attributes
     ----------
-    splits : sequence of CountedSplit
+    splits : sequence of FileSplit
         The splits.
+    counts : sequence of int
+        The number of rows of each.
     row_bytes : float
         Mean size of a row in memory, as far as the first rows show it.
     limit_bytes : int
         The size that the rows in memory should not exceed.
     """
 
-    splits: Sequence[CountedSplit]
+    splits: Sequence[FileSplit]
+    counts: Sequence[int]
     row_bytes: float
     limit_bytes: int
     rows: int = field(init=False)
 
     def __post_init__(self) -> None:
-        self._starts = np.cumsum([0, *(split.rows for split in self.splits)])
+        self._starts = np.cumsum([0, *self.counts])
         self.rows = int(self._starts[-1])
 
     def bytes_per_row(self, names: Iterable[str]) -> float:  # noqa: ARG002 - all columns that are read are in memory
@@ -86,7 +80,7 @@ class FileRows:
         """
         plan = plan_windows(len(self.splits), seed, batch_rows, self.row_bytes, self.limit_bytes)
         first, before = self._window_of(first_row, plan, left)
-        windows = read_windows(self.splits, plan, [split.rows for split in self.splits], first)
+        windows = read_windows(self.splits, plan, self.counts, first)
         ahead = ThreadPoolExecutor(1, thread_name_prefix="read-ahead")
         try:
             reading = ahead.submit(next, windows, None)
@@ -114,7 +108,7 @@ class FileRows:
         if left is None:
             return row // plan.window_rows, row // plan.window_rows * plan.window_rows
         before = number = 0
-        for number, pieces in enumerate(window_pieces(plan, [split.rows for split in self.splits])):
+        for number, pieces in enumerate(window_pieces(plan, self.counts)):
             rows = int(np.count_nonzero(self._left_of(pieces, left)))
             if before + rows > row:
                 return number, before

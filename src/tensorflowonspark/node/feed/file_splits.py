@@ -1,8 +1,8 @@
 """Splits of files, which the nodes read themselves: their division among workers, and those of TFRecord files."""
 
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -18,21 +18,6 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 TFRECORD = "tfrecord"  # the kind of a request
-
-
-class FileSplit(Protocol):
-    """A part of some files that one worker reads."""
-
-    @property
-    def name(self) -> str:
-        """The file, and the part of it."""
-
-    @property
-    def size(self) -> int:
-        """Size in bytes, by which the splits are divided."""
-
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        """Yield its rows."""
 
 
 def divide(sizes: Sequence[int], workers: int) -> list[list[int]]:
@@ -102,31 +87,6 @@ class Records:
         """Return the number of its rows; this reads them."""
         check_unchanged(self.split.file)
         return count(self.split, self.columns, self.options)
-
-
-@dataclass(frozen=True)
-class CountedRecords:
-    """Records of a TFRecord file whose number is known.
-
-    Attributes
-    ----------
-    records : Records
-        The records.
-    rows : int
-        Their number.
-    """
-
-    records: Records
-    rows: int
-
-    @property
-    def name(self) -> str:
-        """The file, and the part of it."""
-        return self.records.name
-
-    def batches(self) -> Generator[pa.RecordBatch, None, None]:
-        """Yield its rows."""
-        return self.records.batches()
 
 
 def tfrecord_files(

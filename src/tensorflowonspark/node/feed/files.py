@@ -37,10 +37,11 @@ from tensorflowonspark.node.feed.cache import Cache
 from tensorflowonspark.node.feed.feed import Feed
 from tensorflowonspark.node.feed.feeds import Feeds
 from tensorflowonspark.node.feed.file_rows import FileRows
-from tensorflowonspark.node.feed.file_splits import TFRECORD, FileSplit, Records, divide, find_records
+from tensorflowonspark.node.feed.file_splits import TFRECORD, Records, divide, find_records
 from tensorflowonspark.node.feed.row_groups import RowGroup
 from tensorflowonspark.node.feed.tables import FilesToRead, find_row_groups
 from tensorflowonspark.node.feed.uncounted import UncountedRows
+from tensorflowonspark.node.feed.windows import FileSplit
 
 Shares = Mapping[int, Sequence[RowGroup]]  # row groups by node number
 _READERS = 4  # splits read at a time: network and disk wait for each other, and decoding is native code
@@ -207,7 +208,8 @@ class FileReader:
         manifest = replace(manifest, layout=Layout(tuple(runs)))
         assert config.limit_bytes is not None
         share = [group for group in shares[self.setup.number] if group.rows]
-        return self.feeds.open_files(manifest, FileRows(share, row_bytes, config.limit_bytes), number)
+        rows = FileRows(share, [group.rows for group in share], row_bytes, config.limit_bytes)
+        return self.feeds.open_files(manifest, rows, number)
 
     def _read_uncounted(self, number: int, call: str, splits: Sequence[Records], config: CacheConfig) -> Feed:
         if self.setup.role not in self.setup.spec.fed:

@@ -85,14 +85,6 @@ class Segment:
     order: Numbers
 
 
-@dataclass(frozen=True)
-class _RowIndex:
-    """Positions of requested rows, grouped by batch, and the permutation that restores the requested order."""
-
-    groups: tuple[tuple[int, Numbers], ...]  # (batch, the rows' positions in it)
-    inverse: Numbers
-
-
 class Reader:
     """Gathers rows: numeric columns directly from Arrow's memory, others by Arrow.
 
@@ -132,17 +124,17 @@ class Reader:
         if owners[0] == owners[-1] and np.array_equal(numbers, np.arange(numbers[0], numbers[0] + len(numbers))):
             batch, start = int(owners[0]), int(numbers[0] - self._starts[owners[0]])
             return {name: self._run(name, batch, start, start + len(numbers)) for name in self._kinds}
-        index = self._index(numbers, owners)
-        return {name: self._gather(name, index, empty) for name in self._kinds}
+        groups, inverse = self._index(numbers, owners)
+        return {name: self._gather(name, groups, inverse, empty) for name in self._kinds}
 
-    def _index(self, numbers: Numbers, owners: Numbers) -> _RowIndex:
+    def _index(self, numbers: Numbers, owners: Numbers) -> tuple[list[tuple[int, Numbers]], Numbers]:
+        """Return the rows' positions in each batch, and the permutation that restores the requested order."""
         order = np.argsort(owners, kind="stable")
         inverse = np.empty_like(order)
         inverse[order] = np.arange(len(order))
         used, firsts = np.unique(owners[order], return_index=True)
         groups = np.split(numbers[order], firsts[1:])
-        local = tuple((int(batch), group - self._starts[batch]) for batch, group in zip(used, groups, strict=True))
-        return _RowIndex(local, inverse)
+        return [(int(batch), group - self._starts[batch]) for batch, group in zip(used, groups, strict=True)], inverse
 
     def _run(self, name: str, batch: int, start: int, stop: int) -> Array | Ragged:
         kind = self._kinds[name]
@@ -150,23 +142,25 @@ class Reader:
             return columns.convert(self._views[name][batch][start:stop], kind)
         return columns.to_array(self._columns[name][batch].slice(start, stop - start), kind)
 
-    def _gather(self, name: str, index: _RowIndex, empty: Allocate) -> Array | Ragged:
+    def _gather(
+        self, name: str, groups: Sequence[tuple[int, Numbers]], inverse: Numbers, empty: Allocate
+    ) -> Array | Ragged:
         kind = self._kinds[name]
         if name not in self._views:
-            pieces = [self._columns[name][batch].take(pa.array(local)) for batch, local in index.groups]
-            taken = pieces[0] if len(pieces) == 1 else pa.concat_arrays(pieces).take(pa.array(index.inverse))
+            pieces = [self._columns[name][batch].take(pa.array(local)) for batch, local in groups]
+            taken = pieces[0] if len(pieces) == 1 else pa.concat_arrays(pieces).take(pa.array(inverse))
             return columns.to_array(taken, kind)
         views = self._views[name]
         # Row by row from each batch into one array, then once more into the requested order: two copies by numpy's
         # take are several times faster than one by an index on the left of an assignment.
-        shape = len(index.inverse), *views[0].shape[1:]
+        shape = len(inverse), *views[0].shape[1:]
         gathered = empty(shape, views[0].dtype)
         stop = 0
-        for batch, local in index.groups:
+        for batch, local in groups:
             start, stop = stop, stop + len(local)
             views[batch].take(local, axis=0, out=gathered[start:stop], mode="clip")
-        if len(index.groups) > 1:
-            gathered = gathered.take(index.inverse, axis=0, out=empty(shape, gathered.dtype), mode="clip")
+        if len(groups) > 1:
+            gathered = gathered.take(inverse, axis=0, out=empty(shape, gathered.dtype), mode="clip")
         if gathered.dtype == kind.dtype:
             return gathered
         return columns.convert(gathered, kind, empty(shape, kind.dtype))

@@ -7,7 +7,6 @@ from weakref import WeakSet
 
 from tensorflowonspark.errors import FeedError, SpecError
 from tensorflowonspark.feed_messages import Layout, Shares, SplitManifest
-from tensorflowonspark.keras.jax.cluster import equal_batches
 from tensorflowonspark.messages import Progress
 from tensorflowonspark.node.feed.arriving import ArrivingParts, ArrivingRows
 from tensorflowonspark.node.feed.passes import Passes
@@ -37,6 +36,10 @@ class Share:
     taken_before : callable, optional
         Takes a number of steps; returns the rows of their last epoch that they have taken, if a checkpoint was restored
         that has them.
+    equal_batches : callable, optional
+        Returns whether all batches of all workers must have the same number of rows (`plan_epoch`).
+    count_rows : callable, optional
+        Takes the number of rows of a pass over the rows to train on, at its end.
 
     Attributes
     ----------
@@ -48,7 +51,7 @@ class Share:
         Whether the rows are to train on, and not to validate on.
     latest : Passes or None
         The passes of which one began last, or if none has begun, those that were made last.
-    manifest, report, taken_before
+    manifest, report, taken_before, count_rows
         The same.
 
     Raises
@@ -65,6 +68,8 @@ class Share:
         number: int,
         report: Callable[[Progress], None],
         taken_before: Callable[[int], TakenRows | None] = lambda _: None,
+        equal_batches: Callable[[], bool] = lambda: False,
+        count_rows: Callable[[int], object] = lambda _rows: None,
     ) -> None:
         self.arriving = rows if isinstance(rows, ArrivingRows) else None
         self._rows = None if isinstance(rows, ArrivingRows) else rows
@@ -77,6 +82,8 @@ class Share:
         self.latest: Passes | None = None
         self.report = report
         self.taken_before = taken_before
+        self.count_rows = count_rows
+        self._equal_batches = equal_batches
         self.manifest = manifest
         self._numbers = numbers
         self._created: WeakSet[Passes] = WeakSet()  # since the last `resume_at`
@@ -129,11 +136,13 @@ class Share:
 
     def plan(self, counts: Sequence[int], batch_size: int) -> EpochPlan:
         """Return this worker's epoch over rows of these numbers; a pass over them as they arrive has the same steps."""
-        return plan_epoch(counts, batch_size, self.index, in_order=self.arriving is not None, equal=equal_batches())
+        return plan_epoch(
+            counts, batch_size, self.index, in_order=self.arriving is not None, equal=self._equal_batches()
+        )
 
     def all_shares(self, batch_size: int) -> list[Shares]:
         """Return the shares of all workers, in their order, in the steps of a plan."""
-        counts, in_order, equal = self.counts, self.arriving is not None, equal_batches()
+        counts, in_order, equal = self.counts, self.arriving is not None, self._equal_batches()
         assert counts is not None
         workers = range(len(counts))
         return [plan_epoch(counts, batch_size, each, in_order=in_order, equal=equal).shares for each in workers]
@@ -195,7 +204,7 @@ class Share:
             raise SpecError(f"first_step={first_step!r}: expected the number of steps taken before")
         if first_step and not self.is_kept:
             raise FeedError("first_step is for cached rows: the rows before it of a stream are gone")
-        shares = shares_of(batch_size, len(self._numbers), self.index, equal=equal_batches())
+        shares = shares_of(batch_size, len(self._numbers), self.index, equal=self._equal_batches())
         self.latest = Passes(self, selection, shares, seed, int(first_step), on_epoch_end)
         self._created.add(self.latest)
         return self.latest

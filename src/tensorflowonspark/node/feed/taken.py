@@ -69,6 +69,17 @@ class TakenRows:
         return cls(record["epoch"], tuple(map(_leg, record["legs"])), record["fingerprint"])
 
 
+@dataclass(frozen=True)
+class Rest:
+    """What is left of an epoch after some legs: its first step, the rows of each worker, and which of this one's."""
+
+    epoch: int
+    legs: tuple[Leg, ...] = ()
+    first_step: int = 0
+    rows: Sequence[int] | None = None  # None: all
+    left: Mask | None = None
+
+
 def _leg(record: dict[str, Any]) -> Leg:
     layout = record["layout"]
     runs = tuple(tuple(Run(*run) for run in each) for each in layout["runs"])

@@ -20,7 +20,7 @@ from tensorflowonspark.node.driver_link import Link
 from tensorflowonspark.node.feed.arriving import ArrivingParts, ArrivingRows
 from tensorflowonspark.node.feed.counting import CountingPass
 from tensorflowonspark.node.feed.file_rows import FileRows
-from tensorflowonspark.node.feed.file_splits import CountedRecords, Records
+from tensorflowonspark.node.feed.file_splits import Records
 from tensorflowonspark.node.feed.selection import Selection
 from tensorflowonspark.node.feed.windows import check_rows
 
@@ -122,8 +122,7 @@ class UncountedRows:
         return ArrivingParts(feed, counting, next_grant, granted, send, check, counting.start, counting.close)
 
     def _counted(self, counting: CountingPass) -> FileRows:
-        counts = zip(self._splits, counting.count(), strict=True)
-        return FileRows([CountedRecords(records, rows) for records, rows in counts], self._row_bytes, self._limit_bytes)
+        return FileRows(self._splits, counting.count(), self._row_bytes, self._limit_bytes)
 
 
 def _ignore(_message: object) -> None:

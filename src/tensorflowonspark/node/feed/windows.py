@@ -24,15 +24,22 @@ OPEN_SPLITS = 4  # that are read at the same time: network and disk wait for eac
 _WINDOWS_IN_MEMORY = 4  # the current one, the next, and the copies that decoding and shuffling make
 
 
-class ReadableSplit(Protocol):
-    """A part of some files."""
+class FileSplit(Protocol):
+    """A part of some files, which one worker reads."""
 
     @property
     def name(self) -> str:
         """The file, and the part of it."""
 
+    @property
+    def size(self) -> int:
+        """Size in bytes, by which the splits are divided."""
+
     def batches(self) -> Generator[pa.RecordBatch, None, None]:
         """Yield its rows."""
+
+    def count(self) -> int:
+        """Return the number of its rows, which may need to be read."""
 
 
 class Read(NamedTuple):
@@ -142,7 +149,7 @@ def check_rows(selection: Selection, summary: dict[str, ColumnSummary], split: i
 
 
 def read_windows(
-    splits: Sequence[ReadableSplit],
+    splits: Sequence[FileSplit],
     plan: WindowPlan,
     rows: Sequence[int] | None = None,
     first_window: int = 0,
@@ -152,7 +159,7 @@ def read_windows(
 
     Parameters
     ----------
-    splits : sequence of ReadableSplit
+    splits : sequence of FileSplit
         The splits.
     plan : WindowPlan
         Their order.
@@ -201,7 +208,7 @@ class _Chunks:
 
     def __init__(
         self,
-        splits: Sequence[ReadableSplit],
+        splits: Sequence[FileSplit],
         plan: WindowPlan,
         rows: Sequence[int] | None,
         on_count: Callable[[int, int], object],
@@ -307,7 +314,7 @@ class _OpenSplit:
         The number of the row that the next chunk begins with.
     """
 
-    def __init__(self, number: int, split: ReadableSplit, rows: int | None) -> None:
+    def __init__(self, number: int, split: FileSplit, rows: int | None) -> None:
         self.number = number
         self.next_row = 0
         self._split = split
