@@ -14,7 +14,7 @@ from tensorflowonspark.frames.analysis import Field, fields_of
 from tensorflowonspark.frames.plain import Plain, probe
 from tensorflowonspark.ml.code import WithCode
 from tensorflowonspark.ml.inputs import check_dtypes
-from tensorflowonspark.ml.model_bundle import ModelBundle, from_model
+from tensorflowonspark.ml.model_bundle import ModelBundle, described
 from tensorflowonspark.ml.outputs import spark_type, struct_of
 from tensorflowonspark.ml.serialization import is_model, serialize_model
 
@@ -111,7 +111,7 @@ def _of_model(model: Any, frame: "DataFrame", form: Form, feed_dict: Mapping[str
     """Return the block function of a Keras model, whose result for a row does not depend on other rows."""
     if form not in (Form.BLOCKS, Form.ROWS):
         raise SpecError("a Keras model returns a row for each row: it can map, but not reduce")
-    bundle = from_model(serialize_model(model), model)
+    bundle = described(serialize_model(model), model)
     if not bundle.inputs:
         raise SpecError("the Keras model has no inputs yet: build it, or start it with a keras.Input")
     names = [each.name for each in bundle.inputs]

@@ -119,7 +119,7 @@ def prepare_tensorflow() -> None:
 def _keras_model(bundle: ModelBundle, layers: Sequence[str], custom_objects: Code | None) -> Call:
     import tensorflow as tf
 
-    model = load_model(bundle.to_serialized(), (custom_objects or Code()).load(bundle.kind))
+    model = load_model(bundle, (custom_objects or Code()).load(bundle.kind))
     names = list(layers) or [output.tensor.name for output in bundle.outputs]
     if layers:
         keras = import_module(bundle.kind)

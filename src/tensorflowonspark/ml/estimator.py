@@ -141,6 +141,8 @@ class KerasEstimator(TrainingParams, Estimator[KerasModel], MLReadable["KerasEst
             raise SpecError(f"model={given!r}: expected a Keras model, or a function that returns one")
         if initial is not None and not isinstance(initial, KerasModel):
             raise SpecError(f"initialModel={initial!r}: expected a fitted KerasModel")
+        if initial is not None:
+            initial._bundle.require_keras()
         settings = {
             "optimizer": self.getOptimizer(),
             "loss": self.getLoss(),
@@ -154,9 +156,7 @@ class KerasEstimator(TrainingParams, Estimator[KerasModel], MLReadable["KerasEst
         features = self._feature_columns
         try:
             return TrainingJob(
-                model=self._serialized_model(given, frame, validation)
-                if initial is None
-                else initial._bundle.to_serialized(),
+                model=self._serialized_model(given, frame, validation) if initial is None else initial._bundle,
                 compiled_with=serialize(compiled),
                 custom_objects=code_for(self.getCustomObjects()),
                 features=tuple(features),

@@ -13,8 +13,9 @@ from tensorflowonspark.declarations import shows
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.ml.code import WithCode, code_for
 from tensorflowonspark.ml.distribution import distribute
+from tensorflowonspark.ml.fetching import fetch_keras_model, fetch_saved_model
 from tensorflowonspark.ml.inputs import TensorInfo, check_dtypes, column_shapes, holds_arrays
-from tensorflowonspark.ml.model_bundle import ModelBundle, fetch_keras_model, fetch_saved_model, from_model
+from tensorflowonspark.ml.model_bundle import ModelBundle, described
 from tensorflowonspark.ml.outputs import Columns, OutputGroups, OutputInfo, result_types, struct_of
 from tensorflowonspark.ml.params import ModelParams, ModelSettings, check_columns
 from tensorflowonspark.ml.persistence import StageReader, StageWriter
@@ -129,7 +130,7 @@ class KerasModel(ModelParams, Model, MLReadable["KerasModel"], MLWritable):
         """
         if not is_model(model):
             raise SpecError(f"{model!r}: expected a Keras model")
-        return cls(from_model(serialize_model(model), model), **params)
+        return cls(described(serialize_model(model), model), **params)
 
     @classmethod
     def from_file(cls, path: str, *, library: str = "keras", **params: "Unpack[ModelKeywords]") -> "KerasModel":
@@ -277,7 +278,7 @@ class KerasModel(ModelParams, Model, MLReadable["KerasModel"], MLWritable):
         >>> stage.keras().count_params()
         3
         """
-        return load_model(self._bundle.to_serialized(), code_for(self.getCustomObjects()).load())
+        return load_model(self._bundle, code_for(self.getCustomObjects()).load())
 
     @property
     def hasSummary(self) -> bool:
