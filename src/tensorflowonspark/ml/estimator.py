@@ -4,7 +4,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from pyspark.ml import Estimator
-from pyspark.ml.util import MLReadable, MLReader, MLWritable, MLWriter
+from pyspark.ml.util import MLReadable, MLWritable
 from pyspark.sql import functions as f
 
 from tensorflowonspark.columns import check_schema, quoted, select
@@ -94,12 +94,12 @@ class KerasEstimator(TrainingParams, Estimator[KerasModel], MLReadable["KerasEst
         """
         return self._assign(**params)
 
-    def write(self) -> MLWriter:
+    def write(self) -> StageWriter:
         """Return a writer, which `save` uses."""
         return StageWriter(self)
 
     @classmethod
-    def read(cls) -> MLReader["KerasEstimator"]:
+    def read(cls) -> StageReader["KerasEstimator"]:
         """Return a reader, which `load` uses."""
         return StageReader(lambda _bundle, _metadata: cls())
 

@@ -174,7 +174,7 @@ def code_of(library: str, value: Any, configuration: Any) -> Code:
         If two objects have one name, so that Keras would load one for both.
     """
     saving = import_module(library).saving
-    written = set(_strings(configuration))
+    written = {each for each in nested(configuration) if isinstance(each, str)}
     found: dict[str, Any] = {}
     for each in (*_named(saving, configuration), *_own_parts(value)):
         registered = saving.get_registered_name(each)
@@ -205,36 +205,28 @@ def _refuse_name_of_keras(library: str, function: Any) -> None:
             )
 
 
-def _strings(configuration: Any) -> Iterator[str]:
-    """Yield all strings in a configuration."""
-    if isinstance(configuration, str):
-        yield configuration
-    elif isinstance(configuration, Mapping):
-        for each in configuration.values():
-            yield from _strings(each)
-    elif isinstance(configuration, (list, tuple)):
-        for each in configuration:
-            yield from _strings(each)
+def nested(value: Any) -> Iterator[Any]:
+    """Yield a value, and what its mappings, lists and tuples hold, at any depth."""
+    yield value
+    held = value.values() if isinstance(value, Mapping) else value if isinstance(value, (list, tuple)) else ()
+    for each in held:
+        yield from nested(each)
 
 
 def _named(saving: Any, configuration: Any) -> Iterator[Any]:
     """Yield the user's objects whose full names are in a configuration: by module, or registered."""
-    if isinstance(configuration, Mapping):
-        name, registered = configuration.get("class_name"), configuration.get("registered_name")
-        if isinstance(name, str):
-            module = configuration.get("module")
-            for found in (
-                saving.get_registered_object(registered) if isinstance(registered, str) else None,
-                getattr(sys.modules.get(module), name, None) if isinstance(module, str) else None,
-            ):
-                if isinstance(found, (type, FunctionType)) and not _is_everywhere(found):
-                    yield found
-                    break
-        for each in configuration.values():
-            yield from _named(saving, each)
-    elif isinstance(configuration, (list, tuple)):
-        for each in configuration:
-            yield from _named(saving, each)
+    for each in nested(configuration):
+        name = each.get("class_name") if isinstance(each, Mapping) else None
+        if not isinstance(name, str):
+            continue
+        registered, module = each.get("registered_name"), each.get("module")
+        for found in (
+            saving.get_registered_object(registered) if isinstance(registered, str) else None,
+            getattr(sys.modules.get(module), name, None) if isinstance(module, str) else None,
+        ):
+            if isinstance(found, (type, FunctionType)) and not _is_everywhere(found):
+                yield found
+                break
 
 
 def _own_parts(value: Any) -> Iterator[Any]:

@@ -18,7 +18,7 @@ from tensorflowonspark.ml.code import Code
 from tensorflowonspark.ml.inputs import check_dtypes, column_shapes, held, to_inputs
 from tensorflowonspark.ml.layers import model_up_to, unadapted_layers
 from tensorflowonspark.ml.model_bundle import ModelBundle, described, inputs_of
-from tensorflowonspark.ml.serialization import deserialize, is_model, library_of, serialize_model
+from tensorflowonspark.ml.serialization import deserialize, is_model, library_of, nested, serialize_model
 
 if TYPE_CHECKING:
     from tensorflowonspark.node.context import Context
@@ -133,24 +133,15 @@ def check_compilation(
     modules = {"optimizer": keras.optimizers, "loss": keras.losses, "metrics": keras.metrics}
     for setting, module in modules.items():
         special = _METRICS if setting == "metrics" else set[str]()
-        for name in _names(given.get(setting)):
+        for name in nested(given.get(setting)):  # which may have one for each output
+            if not isinstance(name, str):
+                continue
             try:
                 if name not in custom_objects and name not in special:
                     module.get(name)
             except ValueError:
                 meant = did_you_mean(name, {*special, *dir(module), *map(str.lower, dir(module))})
                 raise SpecError(f"{setting}={name!r}: Keras has none of this name{meant}") from None
-
-
-def _names(setting: Any) -> Iterator[str]:
-    """Yield the names in a setting of ``compile``, which may have one for each output."""
-    if isinstance(setting, str):
-        yield setting
-    elif isinstance(setting, Mapping):
-        yield from _names(list(setting.values()))
-    elif isinstance(setting, (list, tuple)):
-        for each in setting:
-            yield from _names(each)
 
 
 def adapt_layers(model: Any, dataset: Any) -> None:
