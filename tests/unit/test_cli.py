@@ -5,7 +5,7 @@ import re
 import pytest
 
 from tensorflowonspark.cli import main
-from tensorflowonspark.cli.applications import YarnApplication
+from tensorflowonspark.cli.applications import application_of
 from tensorflowonspark.cli.run import _pair
 
 
@@ -175,11 +175,11 @@ def test_cluster_mode_needs_a_file_system_that_both_sides_reach(script, capsys, 
 def test_an_application_on_yarn_keeps_the_tags_that_spark_is_given(script, monkeypatch, tmp_path):
     (tmp_path / "spark-defaults.conf").write_text("spark.master yarn\nspark.yarn.tags  nightly,team-a \n")
     monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
-    option, setting = YarnApplication([]).settings
+    option, setting = application_of([]).settings
     assert option == "--conf"
     assert re.fullmatch("spark.yarn.tags=nightly,team-a,tfos-[0-9a-f]{32}", setting)
-    assert YarnApplication(["--conf=spark.yarn.tags=b"]).settings[1].startswith("spark.yarn.tags=b,tfos-")
-    assert YarnApplication(["--master", "local[2]"]).settings == []
+    assert application_of(["--conf=spark.yarn.tags=b"]).settings[1].startswith("spark.yarn.tags=b,tfos-")
+    assert application_of(["--master", "local[2]"]).settings == []
 
 
 def test_options_that_stand_after_the_script_are_named(tmp_path, capsys):

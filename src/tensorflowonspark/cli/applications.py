@@ -4,7 +4,7 @@ import re
 import subprocess
 import sys
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from tensorflowonspark import storage
@@ -20,8 +20,8 @@ _PHASE = re.compile(r"\bphase: (\w+)")
 _TAGS, _STAGING = "spark.yarn.tags", "spark.yarn.stagingDir"
 
 
-class YarnApplication:
-    """An application that is found by its tag, also when its id is not known; under other masters there is none.
+class Application:
+    """An application whose driver runs in a pod; under a master without cluster mode nothing is left of one.
 
     Parameters
     ----------
@@ -30,39 +30,70 @@ class YarnApplication:
 
     Attributes
     ----------
-    on_yarn : bool
-        Whether the master is YARN.
     settings : list of str
         Arguments to add to them.
     """
 
     def __init__(self, submit: Sequence[str]) -> None:
-        given = spark_settings(submit)
-        self.on_yarn = given.get("spark.master") == "yarn"
-        self._tag = f"tfos-{uuid.uuid4().hex}"
-        tags = ",".join(filter(None, [given.get(_TAGS), self._tag]))
-        self.settings = ["--conf", f"{_TAGS}={tags}"] if self.on_yarn else []
-        self._staging = given.get(_STAGING, "")
+        self.settings: list[str] = []
+        self._submit = submit
 
-    def is_running(self) -> bool:
-        """Return whether its driver has started, or YARN does not answer: earlier there is nobody to ask for an end."""
-        found = self._find()
-        return found is None or "RUNNING" in found.values()
-
-    def kill(self, *, uploaded: str = "") -> None:
-        """Kill it, if it has not ended; remove what spark-submit has uploaded for it.
-
-        No signal interrupts it.
+    def has_driver(self, lines: Iterable[str]) -> bool:
+        """Return whether its driver has started: earlier there is nobody to ask for an end.
 
         Parameters
         ----------
-        uploaded : str
-            The id of an application whose files spark-submit may have uploaded without submitting it.
+        lines : iterable of str
+            The last lines of spark-submit, which reports the state of a pod every second.
+
+        Examples
+        --------
+        >>> Application([]).has_driver(["Application status for spark-1 (phase: Running)", "phase: Pending"])
+        False
         """
-        if not self.on_yarn:
+        return _PHASE.findall("".join(lines))[-1:] != ["Pending"]  # a pod that waits for a host or its image
+
+    def kill(self, name: str = "") -> None:
+        """Kill it, if it has not ended, with all its executors; remove what spark-submit has uploaded for it.
+
+        Parameters
+        ----------
+        name : str
+            What spark-submit has called it, as ``training:digits-driver`` (a namespace and a pod), or
+            ``application_1_0001``, which it may have uploaded files for without submitting it; empty if unknown.
+        """
+        if not name:
             return
+        _, problem = _run("spark-submit", *self._submit, "--kill", name)
+        namespace, _, pod = name.partition(":")
+        result = f"kubectl delete pod -n {namespace} {pod}: {problem}" if problem else f"{name}: deleted"
+        print(result, file=sys.stderr)
+
+
+def application_of(submit: Sequence[str]) -> Application:
+    """Return the application that spark-submit makes of its arguments."""
+    return (YarnApplication if spark_settings(submit).get("spark.master") == "yarn" else Application)(submit)
+
+
+class YarnApplication(Application):
+    """An application on YARN, which is found by its tag, also when its id is not known."""
+
+    def __init__(self, submit: Sequence[str]) -> None:
+        super().__init__(submit)
+        given = spark_settings(submit)
+        self._tag = f"tfos-{uuid.uuid4().hex}"
+        self.settings = ["--conf", f"{_TAGS}={','.join(filter(None, [given.get(_TAGS), self._tag]))}"]
+        self._staging = given.get(_STAGING, "")
+
+    def has_driver(self, lines: Iterable[str]) -> bool:  # noqa: ARG002 - as for a pod
+        """Return whether its driver has started, or YARN does not answer."""
+        found = self._find()
+        return found is None or "RUNNING" in found.values()
+
+    def kill(self, name: str = "") -> None:
+        """Kill it; no signal interrupts this."""
         with uninterrupted():
-            self._kill(uploaded)
+            self._kill(name)
 
     def _kill(self, uploaded: str) -> None:
         found = self._find()
@@ -95,41 +126,6 @@ class YarnApplication:
         if problem:
             print(f"yarn application {' '.join(arguments)}: {problem}", file=sys.stderr)
         return None if problem else output
-
-
-def is_pending(lines: Sequence[str]) -> bool:
-    """Return whether a pod waits for a host or its image: there is no driver yet that can be asked for an end.
-
-    Parameters
-    ----------
-    lines : sequence of str
-        The last lines of spark-submit, which reports the state every second.
-
-    Examples
-    --------
-    >>> is_pending(["Application status for spark-1 (phase: Pending)", "phase: Running"])
-    False
-    """
-    phases = _PHASE.findall("".join(lines))
-    return phases[-1:] == ["Pending"]
-
-
-def delete_driver(submit: Sequence[str], submission: str) -> None:
-    """Delete a driver's pod, and with it those of its executors.
-
-    Parameters
-    ----------
-    submit : sequence of str
-        The arguments of spark-submit.
-    submission : str
-        The namespace and the pod, as in ``training:digits-driver``; nothing is done if it is empty.
-    """
-    if not submission:
-        return
-    _, problem = _run("spark-submit", *submit, "--kill", submission)
-    namespace, _, pod = submission.partition(":")
-    result = f"kubectl delete pod -n {namespace} {pod}: {problem}" if problem else f"{submission}: deleted"
-    print(result, file=sys.stderr)
 
 
 def _run(program: str, *arguments: str) -> tuple[str, str]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from threading import Thread
 
 from tensorflowonspark import storage
-from tensorflowonspark.cli.applications import YarnApplication, delete_driver, is_pending
+from tensorflowonspark.cli.applications import application_of
 from tensorflowonspark.cli.signals import held_back, uninterrupted
 from tensorflowonspark.driver.log_files import is_remote_directory
 from tensorflowonspark.errors import ClusterError, SpecError, StorageError
@@ -90,7 +90,7 @@ def run_in_cluster(options: argparse.Namespace, script: Script, submit: Sequence
     """
     kept = {name: value for name, value in vars(options).items() if name not in ("run", "parser", "conf")}
     left_to_driver = False
-    application = None
+    submission = None
     try:
         try:
             if not storage.make_private_directory(folder):
@@ -102,17 +102,17 @@ def run_in_cluster(options: argparse.Namespace, script: Script, submit: Sequence
             raise StorageError(
                 f"{folder} can't be written ({error}): name another directory with --staging-dir URL"
             ) from error
-        application = _Application(folder, options.master, submit, wait=not options.no_wait)
-        application.run(options.grace)
+        submission = _Submission(folder, options.master, submit, wait=not options.no_wait)
+        submission.run(options.grace)
         if options.no_wait:
-            application.check_accepted()
+            submission.check_accepted()
             left_to_driver = True
             return 0
-        return application.result()
+        return submission.result()
     finally:
         with uninterrupted():  # it holds the values of --env
-            if application is not None:
-                application.close()
+            if submission is not None:
+                submission.close()
             if not left_to_driver:
                 _remove(folder)
 
@@ -125,14 +125,13 @@ def _remove(folder: str) -> None:
         print(f"{folder} can't be removed: {error}", file=sys.stderr)
 
 
-class _Application:
-    """An application in cluster mode, seen from the machine that has submitted it."""
+class _Submission:
+    """A spark-submit in cluster mode, and the application that it submits."""
 
     def __init__(self, folder: str, master: str, submit: Sequence[str], *, wait: bool) -> None:
         from pyspark.find_spark_home import _find_spark_home
 
         self._folder = folder
-        self._submit = submit
         self._id = ""
         self._lines: deque[str] = deque(maxlen=_LINES)
         # A driver that YARN starts again would train again.
@@ -141,8 +140,8 @@ class _Application:
         if on_kubernetes and folder.startswith(("hdfs:", "viewfs:")):  # whose owner alone can read them
             settings.append(f"spark.kubernetes.driverEnv.HADOOP_USER_NAME={storage.hadoop_user()}")
         first = [word for setting in settings for word in ("--conf", setting)]
-        self._yarn = YarnApplication(submit)
-        last = [*self._yarn.settings, "--deploy-mode", "cluster"]
+        self._application = application_of(submit)
+        last = [*self._application.settings, "--deploy-mode", "cluster"]
         command = [str(Path(_find_spark_home(), "bin", "spark-submit")), *first, *submit, *last]
         environment = {name: value for name, value in os.environ.items() if name != "SPARK_REMOTE"}
         program = f"{folder}/tfos_driver.py"
@@ -210,7 +209,7 @@ class _Application:
 
     def _end(self, seconds: float) -> None:
         """Wait for the end that the driver was asked for; kill the application if it has no driver yet, or goes on."""
-        if self._yarn.is_running() if self._yarn.on_yarn else not is_pending(list(self._lines)):
+        if self._application.has_driver(list(self._lines)):
             try:
                 assert self._process is not None
                 self._process.wait(seconds)
@@ -218,10 +217,7 @@ class _Application:
             except subprocess.TimeoutExpired:
                 print(f"{self._id or 'the application'} has not ended within {seconds:.0f} s", file=sys.stderr)
         self.close()  # so that it does not submit it now
-        if self._yarn.on_yarn:
-            self._yarn.kill(uploaded=self._id)
-        else:
-            delete_driver(self._submit, self._id)
+        self._application.kill(self._id)
 
     def check_accepted(self) -> None:
         """Raise an error if the application was not accepted."""

@@ -40,35 +40,21 @@ def ended_by_signals() -> Iterator[Callable[[], None]]:
         received = number
         raise Signalled(number)
 
-    def install() -> None:
-        for number in before:
-            signal.signal(number, end)
-
-    before = _handled()
-    install()
     try:
-        yield install
+        with _handled_by(end) as install:
+            yield install
     except RuntimeError:  # from Condition.wait, if the signal arrived while it had released its lock
         if not received:
             raise
         raise Signalled(received) from None
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 @contextmanager
 def held_back() -> Iterator[None]:
     """Have signals that arrive in the block take effect at its end, so that none separates what belongs together."""
     received: list[int] = []
-    before = _handled()
-    for number in before:
-        signal.signal(number, lambda number, _frame: received.append(number))
-    try:
+    with _handled_by(lambda number, _frame: received.append(number)):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
     for number in received:
         signal.raise_signal(number)
 
@@ -79,14 +65,8 @@ def uninterrupted() -> Iterator[None]:
 
     It is for what would stay behind otherwise, as an application or staged files.
     """
-    before = _handled()
-    for number in before:
-        signal.signal(number, lambda *_: None)  # SIG_IGN would be inherited by processes that are started here
-    try:
+    with _handled_by(lambda *_: None):  # SIG_IGN would be inherited by processes that are started here
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def exit_code_of_signal(ended: Signalled | KeyboardInterrupt) -> int:
@@ -96,7 +76,19 @@ def exit_code_of_signal(ended: Signalled | KeyboardInterrupt) -> int:
     return _SIGNALLED + number
 
 
-def _handled() -> dict[int, Callable[[int, FrameType | None], object] | int | None]:
-    """Return the handlers of the signals that are not ignored."""
+@contextmanager
+def _handled_by(handler: Callable[[int, FrameType | None], object]) -> Iterator[Callable[[], None]]:
+    """Handle signals that are not ignored in the block; yield a function that installs the handler again."""
     handlers = {number: signal.getsignal(number) for number in _SIGNALS}
-    return {number: handler for number, handler in handlers.items() if handler != signal.SIG_IGN}
+    before = {number: each for number, each in handlers.items() if each != signal.SIG_IGN}
+
+    def install() -> None:
+        for number in before:
+            signal.signal(number, handler)
+
+    install()
+    try:
+        yield install
+    finally:
+        for number, each in before.items():
+            signal.signal(number, each)

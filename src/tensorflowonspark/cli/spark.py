@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from tensorflowonspark.cli.applications import YarnApplication
+from tensorflowonspark.cli.applications import application_of
 from tensorflowonspark.cli.settings import SHELL, given_in_environment, spark_settings
 from tensorflowonspark.cli.signals import uninterrupted
 from tensorflowonspark.driver.preflight import check_environment
@@ -23,31 +23,25 @@ from tensorflowonspark.errors import ClusterError, SpecError
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-# Options of spark-submit that are passed on to it.
-_OPTIONS = {
-    "--master": "where Spark runs: local[4], spark://host:7077, yarn, k8s://host (by default as Spark is configured, "
-    "else on this machine with a slot for each node)",
-    "--name": "the application's name (by default that of the script)",
-    "--queue": "YARN's queue",
-    "--properties-file": "a file of Spark's settings",
-    "--py-files": "archives and modules for the executors' Python",
-    "--archives": "archives that are unpacked beside the executors",
-    "--jars": "jars for the driver and the executors",
-    "--packages": "Maven coordinates of jars",
-    "--num-executors": "the number of executors",
-    "--executor-cores": "the cores of each executor",
-    "--executor-memory": "the memory of each executor's JVM",
-    "--driver-memory": "the memory of the driver's JVM",
+_OPTIONS = {  # of spark-submit, that are passed on to it
+    "--master": (
+        "URL",
+        "where Spark runs: local[4], spark://host:7077, yarn, k8s://host (by default as Spark is configured, else on "
+        "this machine with a slot for each node)",
+    ),
+    "--name": ("NAME", "the application's name (by default that of the script)"),
+    "--queue": ("NAME", "YARN's queue"),
+    "--properties-file": ("FILE", "a file of Spark's settings"),
+    "--py-files": ("LIST", "archives and modules for the executors' Python"),
+    "--archives": ("LIST", "archives that are unpacked beside the executors"),
+    "--jars": ("LIST", "jars for the driver and the executors"),
+    "--packages": ("LIST", "Maven coordinates of jars"),
+    "--num-executors": ("N", "the number of executors"),
+    "--executor-cores": ("N", "the cores of each executor"),
+    "--executor-memory": ("SIZE", "the memory of each executor's JVM"),
+    "--driver-memory": ("SIZE", "the memory of the driver's JVM"),
 }
 _MASTER = re.compile(r"local(\[.*\])?$|local-cluster\[|spark://|yarn$|k8s://")
-_METAVARS = {
-    "--master": "URL",
-    "--name": "NAME",
-    "--queue": "NAME",
-    "--properties-file": "FILE",
-    "--num-executors": "N",
-}
-_METAVARS |= {"--executor-cores": "N", "--executor-memory": "SIZE", "--driver-memory": "SIZE"}
 _END_SECONDS = 5.0  # for a JVM to remove its files
 _STOP_SECONDS = 30.0  # for Spark to end an application, after which this process ends and its JVM too
 _FORMATS = {".parquet": "parquet", ".orc": "orc", ".json": "json", ".csv": "csv", ".tfrecord": "tfrecord"}
@@ -57,15 +51,19 @@ _READ_OPTIONS = {"csv": {"header": "true", "inferSchema": "true"}}
 def add_spark_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of spark-submit to a parser."""
     group = parser.add_argument_group("Spark, as for spark-submit")
-    for name, text in _OPTIONS.items():
-        group.add_argument(name, metavar=_METAVARS.get(name, "LIST"), help=text)
+    for name, (metavar, text) in _OPTIONS.items():
+        group.add_argument(name, metavar=metavar, help=text)
     group.add_argument("--conf", action="append", default=[], metavar="K=V", help="a setting of Spark (repeatable)")
 
 
 def names_spark(options: argparse.Namespace) -> bool:
     """Return whether a command line has an option of Spark."""
-    given = [getattr(options, option.lstrip("-").replace("-", "_")) for option in _OPTIONS]
-    return bool(options.conf) or any(value is not None for value in given)
+    return bool(options.conf) or any(value is not None for value in _given(options).values())
+
+
+def _given(options: argparse.Namespace) -> dict[str, str | None]:
+    """Return the options of spark-submit on a command line."""
+    return {option: getattr(options, option.lstrip("-").replace("-", "_")) for option in _OPTIONS}
 
 
 def submit_arguments(options: argparse.Namespace, name: str, slots: int) -> list[str]:
@@ -87,7 +85,7 @@ def submit_arguments(options: argparse.Namespace, name: str, slots: int) -> list
     """
     if find_spec("pyspark") is None:
         check_environment()  # which raises
-    given = {option: getattr(options, option.lstrip("-").replace("-", "_")) for option in _OPTIONS}
+    given = _given(options)
     if given["--master"] is not None and not _MASTER.match(given["--master"]):
         raise SpecError(f"--master {given['--master']}: expected local[N], spark://HOST:PORT, yarn or k8s://URL")
     if os.environ.get("SPARK_REMOTE") and given["--master"] is None:
@@ -122,7 +120,7 @@ def start_session(submit: list[str]) -> "SparkSession":
     from pyspark.java_gateway import launch_gateway
     from pyspark.sql import SparkSession
 
-    application = YarnApplication(submit)
+    application = application_of(submit)
     os.environ["PYSPARK_SUBMIT_ARGS"] = shlex.join([*submit, *application.settings, SHELL])
     os.environ.pop("SPARK_REMOTE", None)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)

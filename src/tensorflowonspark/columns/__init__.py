@@ -23,6 +23,7 @@ from tensorflowonspark.columns.kinds import natural_type as natural_type
 from tensorflowonspark.columns.layout import flat_columns as flat_columns
 from tensorflowonspark.columns.places import PLACE_BITS as PLACE_BITS
 from tensorflowonspark.columns.places import mixed_order as mixed_order
+from tensorflowonspark.columns.places import spark_hash as spark_hash
 from tensorflowonspark.columns.results import joined as joined
 from tensorflowonspark.columns.results import to_batch as to_batch
 from tensorflowonspark.columns.schema import arrow_type as arrow_type

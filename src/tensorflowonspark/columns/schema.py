@@ -214,7 +214,7 @@ def arrow_schema(schema: "pa.Schema | StructType | str") -> pa.Schema:
     columns = []
     for column in re.split(r",(?![^<>()]*[>)])", schema):  # not within array<decimal(5, 2)>
         found = re.fullmatch(r"\s*(`(?:[^`]|``)+`|\w+)\s*:?\s*(\S.*?)(\s+not\s+null)?\s*", column, re.IGNORECASE)
-        kind = found and _named_type(found[2].lower())
+        kind = found and named_type(found[2].lower())
         if not found or kind is None:
             raise SpecError(
                 f"schema={schema!r}: {column.strip()!r} can't be a column here: a column as text is a name and one of "
@@ -225,9 +225,16 @@ def arrow_schema(schema: "pa.Schema | StructType | str") -> pa.Schema:
     return pa.schema(columns)
 
 
-def _named_type(text: str) -> pa.DataType | None:
+def named_type(text: str) -> pa.DataType | None:
+    """Return the Arrow type that Spark names so; None for one that has no counterpart here.
+
+    Examples
+    --------
+    >>> named_type("array<decimal(5, 2)>").value_type
+    Decimal128Type(decimal128(5, 2))
+    """
     if array := re.fullmatch(r"array\s*<\s*(.*?)\s*>", text):
-        inner = _named_type(array[1])
+        inner = named_type(array[1])
         return None if inner is None else pa.list_(inner)
     if decimal := re.fullmatch(r"decimal\s*\(\s*(\d+)\s*,\s*(\d+)\s*\)", text):
         return pa.decimal128(int(decimal[1]), int(decimal[2]))

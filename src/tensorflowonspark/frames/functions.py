@@ -1,9 +1,8 @@
-"""Conversion of a user's function to a block function, with its inputs and outputs, for the executors."""
+"""Plans to apply a user's function to blocks of rows, with its inputs and outputs, on the executors."""
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from enum import Enum
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import cloudpickle
@@ -11,44 +10,23 @@ import cloudpickle
 from tensorflowonspark.columns import parse_schema, require_frame
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.frames.analysis import Field, fields_of
-from tensorflowonspark.frames.plain import Plain, probe
+from tensorflowonspark.frames.plain import Form, Plain, probe
 from tensorflowonspark.ml.code import WithCode
+from tensorflowonspark.ml.distribution import distribute
 from tensorflowonspark.ml.inputs import check_dtypes
-from tensorflowonspark.ml.model_bundle import ModelBundle, from_model
+from tensorflowonspark.ml.model_bundle import ModelBundle, described
 from tensorflowonspark.ml.outputs import spark_type, struct_of
+from tensorflowonspark.ml.predict import PredictPlan, TakenColumns
 from tensorflowonspark.ml.serialization import is_model, serialize_model
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-    from pyspark.sql.types import StructType
+    from pyspark.sql.types import DataType, StructType
 
 
-class Form(Enum):
-    """The inputs and outputs of a user's function."""
+_WHOLE = 1 << 40  # rows: a block is a whole batch of Spark
 
-    BLOCKS = "blocks"  # arrays of some rows to arrays of as many rows
-    ROWS = "rows"  # one row's values to one row's values
-    REDUCED_BLOCKS = "reduced blocks"  # arrays of some rows to one row's values
-    REDUCED_ROWS = "reduced rows"  # the values of two rows to those of one
-
-
-@dataclass(frozen=True)
-class BlockFunction:
-    """A function of blocks.
-
-    Attributes
-    ----------
-    bundle : ModelBundle
-        The serialized function for the executors.
-    fields : mapping
-        Its columns, by parameter.
-    types : tuple
-        The names and Spark types of its results.
-    """
-
-    bundle: ModelBundle
-    fields: Mapping[str, Field]
-    types: "StructType"
+_Read = tuple[ModelBundle, Mapping[str, Field], "Mapping[str, DataType]"]  # function, columns by parameter, results
 
 
 def read(
@@ -57,8 +35,9 @@ def read(
     form: Form,
     feed_dict: Mapping[str, str] | None = None,
     schema: "str | StructType | None" = None,
-) -> BlockFunction:
-    """Return the block function of a user's function.
+    fill: Mapping[str, Any] | None = None,
+) -> PredictPlan:
+    """Return the plan to apply a user's function to blocks of rows; the function is sent to the executors.
 
     Parameters
     ----------
@@ -72,11 +51,8 @@ def read(
         Columns by parameter, for parameters with another name than their column.
     schema : str or StructType, optional
         The results of a plain function. By default they are inferred from a call with two rows of ones.
-
-    Returns
-    -------
-    BlockFunction
-        The function for the executors.
+    fill : mapping, optional
+        Values that replace nulls, by column.
 
     Raises
     ------
@@ -84,34 +60,58 @@ def read(
         If the function does not fit the DataFrame or the form.
     """
     require_frame(frame, "the data")
-    if is_model(function):
-        return _of_model(function, frame, form, feed_dict or {})
+    read_it = _read_model if is_model(function) else partial(_read_function, schema=schema)
+    bundle, fields, types = read_it(function, frame, form, feed_dict or {})
+    shapes = {  # which may vary only for a function of rows
+        field.name: (None,) * field.varying + field.shape[field.varying :]
+        for field in fields.values()
+        if field.shape and (field.is_fixed or form is Form.ROWS)
+    }
+    parameters = {name: field.name for name, field in fields.items()}
+    columns = tuple(dict.fromkeys(parameters.values()))
+    taken = TakenColumns(columns, {"shapes": shapes, "fill": fill or {}}, parameters)
+    return PredictPlan(distribute(frame.sparkSession, bundle), taken, struct_of(types), batch_rows=_WHOLE)
+
+
+def _read_function(
+    function: Any,
+    frame: "DataFrame",
+    form: Form,
+    feed_dict: Mapping[str, str],
+    schema: "str | StructType | None",
+) -> _Read:
     parameters = _parameters(function)
-    columns = _columns(parameters, frame, form, feed_dict or {})
+    columns = _columns(parameters, frame, form, feed_dict)
     fields = fields_of(frame, list(columns.values()))
     by_parameter = {name: fields[column] for name, column in columns.items()}
-    taken = _taken(by_parameter, form)
+    # The parameters of a reduction's block function have the columns' names.
+    taken = {field.name: field for field in by_parameter.values()} if form.reduces else by_parameter
+    name = next(iter(taken)) if form.reduces and len(taken) == 1 else name_of(function)
     if _is_tensorflow(function):
         from tensorflowonspark.frames.graphs import export
 
-        bundle, outputs = export(function, by_parameter, form.value, default_name(function, form, taken))
+        bundle, outputs = export(function, by_parameter, form, name)
     else:
-        plain = Plain(function, form.value, tuple(by_parameter), default_name(function, form, taken))
+        plain = Plain(function, form, tuple(by_parameter), name)
         bundle = ModelBundle("function", cloudpickle.dumps(WithCode(plain)))
         outputs = {} if schema is not None else probe(plain, taken)
     if schema is not None:
         types = {each.name: each.dataType for each in parse_schema(schema, frame).fields}
     else:
         types = {name: spark_type(dtype, rank) for name, (dtype, rank) in outputs.items()}
-    _check_reduced(form, taken, list(types))
-    return BlockFunction(bundle, taken, struct_of(types))
+    if form.reduces and set(types) != set(taken):
+        raise SpecError(
+            f"a reduction's results are reduced again, and so have the names of its columns: it takes {sorted(taken)} "
+            f"and returns {sorted(types)}"
+        )
+    return bundle, taken, types
 
 
-def _of_model(model: Any, frame: "DataFrame", form: Form, feed_dict: Mapping[str, str]) -> BlockFunction:
-    """Return the block function of a Keras model, whose result for a row does not depend on other rows."""
-    if form not in (Form.BLOCKS, Form.ROWS):
+def _read_model(model: Any, frame: "DataFrame", form: Form, feed_dict: Mapping[str, str]) -> _Read:
+    """Read a Keras model, whose result for a row does not depend on other rows."""
+    if form.reduces:
         raise SpecError("a Keras model returns a row for each row: it can map, but not reduce")
-    bundle = from_model(serialize_model(model), model)
+    bundle = described(serialize_model(model), model)
     if not bundle.inputs:
         raise SpecError("the Keras model has no inputs yet: build it, or start it with a keras.Input")
     names = [each.name for each in bundle.inputs]
@@ -134,7 +134,7 @@ def _of_model(model: Any, frame: "DataFrame", form: Form, feed_dict: Mapping[str
     }
     outputs = [each.tensor for each in bundle.outputs]
     types = {each.name: spark_type(each.dtype, len(each.shape)) for each in outputs}
-    return BlockFunction(bundle, taken, struct_of(types))
+    return bundle, taken, types
 
 
 def _is_tensorflow(function: Any) -> bool:
@@ -152,7 +152,7 @@ def _parameters(function: Any) -> list[str]:
     loose = [each.name for each in parameters if each.kind in (each.VAR_POSITIONAL, each.VAR_KEYWORD)]
     if loose or not parameters:
         raise SpecError(
-            f"{default_name(function)} takes {'*' + loose[0] if loose else 'nothing'}: give it a parameter for each "
+            f"{name_of(function)} takes {'*' + loose[0] if loose else 'nothing'}: give it a parameter for each "
             "column, of the column's name"
         )
     return [each.name for each in parameters if each.default is each.empty]
@@ -182,26 +182,8 @@ def _base_of_pair(name: str, parameters: list[str]) -> str:
     return base
 
 
-def _taken(by_parameter: Mapping[str, Field], form: Form) -> dict[str, Field]:
-    """Return the columns by parameter of the block function; in reductions these have the columns' names."""
-    if form in (Form.BLOCKS, Form.ROWS):
-        return dict(by_parameter)
-    return {field.name: field for field in by_parameter.values()}
-
-
-def default_name(function: Any, form: Form | None = None, taken: Mapping[str, Field] | None = None) -> str:
-    """Return the name of an unnamed result."""
-    if form in (Form.REDUCED_BLOCKS, Form.REDUCED_ROWS) and taken and len(taken) == 1:
-        return next(iter(taken))
+def name_of(function: Any) -> str:
+    """Return the name of a function's unnamed result."""
     own: Callable[..., Any] = getattr(function, "python_function", function)
     name = str(getattr(own, "__name__", type(own).__name__))
     return name if name.isidentifier() else "output"
-
-
-def _check_reduced(form: Form, taken: Mapping[str, Field], results: list[str]) -> None:
-    """Raise a SpecError if the results of a reduction can't be reduced again."""
-    if form in (Form.REDUCED_BLOCKS, Form.REDUCED_ROWS) and set(results) != set(taken):
-        raise SpecError(
-            f"a reduction's results are reduced again, and so have the names of its columns: it takes {sorted(taken)} "
-            f"and returns {sorted(results)}"
-        )

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.frames.analysis import Field
-from tensorflowonspark.frames.plain import named
+from tensorflowonspark.frames.plain import Form, named
 from tensorflowonspark.ml.inputs import TensorInfo, exact_cast
 from tensorflowonspark.ml.model_bundle import ModelBundle, zipped
 
@@ -17,7 +17,7 @@ Block = Callable[..., dict[str, Any]]
 
 
 def export(
-    function: Any, fields: Mapping[str, Field], form: str, default: str
+    function: Any, fields: Mapping[str, Field], form: Form, default: str
 ) -> tuple[ModelBundle, dict[str, tuple[str, int]]]:
     """Return the exported block function, and the dtype and rank of each result for one row.
 
@@ -27,8 +27,8 @@ def export(
         The user's function.
     fields : mapping
         The columns by parameter.
-    form : str
-        A value of `functions.Form`.
+    form : Form
+        Its inputs and outputs.
     default : str
         The name of an unnamed result.
 
@@ -60,7 +60,7 @@ def export(
             f"{default} can't be traced for the columns ({columns}; ? is an unknown length, which analyze(df) "
             f"measures): {type(error).__name__}: {str(error).strip()}"
         ) from error
-    rows = 1 if form in ("blocks", "rows") else 0
+    rows = 0 if form.reduces else 1
     outputs = {name: (each.dtype.name, _rank(name, each) - rows) for name, each in concrete.structured_outputs.items()}
     data = _saved(traced, concrete, function)
     inputs = tuple(TensorInfo(name, (), spec.dtype.name) for name, spec in specs.items())
@@ -196,7 +196,12 @@ def _reduced_rows(call: Block, fields: Mapping[str, Field]) -> tuple[Block, dict
     return block, {name: _block_spec(field) for name, field in by_column.items()}
 
 
-_MAKERS = {"blocks": _blocks, "rows": _rows, "reduced blocks": _reduced_blocks, "reduced rows": _reduced_rows}
+_MAKERS = {
+    Form.BLOCKS: _blocks,
+    Form.ROWS: _rows,
+    Form.REDUCED_BLOCKS: _reduced_blocks,
+    Form.REDUCED_ROWS: _reduced_rows,
+}
 
 
 def _check_closed(results: Tensors, by_column: Mapping[str, Field]) -> None:

@@ -8,16 +8,14 @@ import pyarrow as pa
 
 from tensorflowonspark.columns import map_in_arrow, select, to_batch
 from tensorflowonspark.errors import SpecError
-from tensorflowonspark.frames.analysis import Field
-from tensorflowonspark.frames.functions import BlockFunction, Form, read
-from tensorflowonspark.ml.distribution import distribute, loaded
-from tensorflowonspark.ml.predict import PredictPlan, TakenColumns, features_of, this_partition, with_results
+from tensorflowonspark.frames.functions import read
+from tensorflowonspark.frames.plain import Form
+from tensorflowonspark.ml.distribution import loaded
+from tensorflowonspark.ml.predict import PredictPlan, features_of, this_partition, with_results
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
-
-_WHOLE = 1 << 40  # rows: a block is a whole batch of Spark
 
 
 def map_blocks(
@@ -77,9 +75,10 @@ def map_blocks(
     >>> map_blocks(lambda x: {"most": np.max(x, keepdims=True)}, df.coalesce(1), trim=True).collect()
     [Row(most=2.0)]
     """
-    block = read(function, frame, Form.BLOCKS, feed_dict, schema)
-    taken = taken_by(block.fields, fill)
-    return _trimmed(block, taken, frame) if trim else _beside(block, taken, frame)
+    plan = read(function, frame, Form.BLOCKS, feed_dict, schema, fill)
+    if not trim:
+        return _beside(plan, frame)
+    return map_in_arrow(select(frame, plan.taken.columns), partial(_only_results, plan), plan.types)
 
 
 def map_rows(
@@ -133,38 +132,17 @@ def map_rows(
     +----------+-----+----------+
     <BLANKLINE>
     """
-    block = read(function, frame, Form.ROWS, feed_dict, schema)
-    return _beside(block, taken_by(block.fields, fill, by_row=True), frame)
+    return _beside(read(function, frame, Form.ROWS, feed_dict, schema, fill), frame)
 
 
-def _beside(block: BlockFunction, taken: TakenColumns, frame: "DataFrame") -> "DataFrame":
-    repeated = [name for name in block.types.names if name in frame.columns]
+def _beside(plan: PredictPlan, frame: "DataFrame") -> "DataFrame":
+    repeated = [name for name in plan.types.names if name in frame.columns]
     if repeated:
         raise SpecError(
             f"the function returns a column {repeated[0]!r}, which the DataFrame has already: give the result another "
             "name"
         )
-    return with_results(_plan(block, taken, frame), frame)
-
-
-def _trimmed(block: BlockFunction, taken: TakenColumns, frame: "DataFrame") -> "DataFrame":
-    plan = _plan(block, taken, frame)
-    return map_in_arrow(select(frame, plan.taken.columns), partial(_only_results, plan), plan.types)
-
-
-def _plan(block: BlockFunction, taken: TakenColumns, frame: "DataFrame") -> PredictPlan:
-    return PredictPlan(distribute(frame.sparkSession, block.bundle), taken, block.types, batch_rows=_WHOLE)
-
-
-def taken_by(fields: Mapping[str, Field], fill: Mapping[str, Any] | None, *, by_row: bool = False) -> TakenColumns:
-    """Return the columns of a function, which may vary in length only for a function of rows."""
-    shapes = {
-        field.name: (None,) * field.varying + field.shape[field.varying :]
-        for field in fields.values()
-        if field.shape and (field.is_fixed or by_row)
-    }
-    parameters = {name: field.name for name, field in fields.items()}
-    return TakenColumns(tuple(dict.fromkeys(parameters.values())), {"shapes": shapes, "fill": fill or {}}, parameters)
+    return with_results(plan, frame)
 
 
 def _only_results(plan: PredictPlan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

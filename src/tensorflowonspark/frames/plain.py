@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from enum import Enum
 from functools import reduce
 from typing import Any
 
@@ -9,6 +10,20 @@ import numpy as np
 
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.frames.analysis import Field
+
+
+class Form(Enum):
+    """The inputs and outputs of a user's function."""
+
+    BLOCKS = "blocks"  # arrays of some rows to arrays of as many rows
+    ROWS = "rows"  # one row's values to one row's values
+    REDUCED_BLOCKS = "reduced blocks"  # arrays of some rows to one row's values
+    REDUCED_ROWS = "reduced rows"  # the values of two rows to those of one
+
+    @property
+    def reduces(self) -> bool:
+        """Whether the result is one row's, and not one for each row."""
+        return self in (Form.REDUCED_BLOCKS, Form.REDUCED_ROWS)
 
 
 @dataclass(frozen=True)
@@ -19,8 +34,8 @@ class Plain:
     ----------
     function : callable
         The user's function.
-    form : str
-        A value of `functions.Form`.
+    form : Form
+        Its inputs and outputs.
     parameters : tuple of str
         The names of its parameters.
     default : str
@@ -28,18 +43,18 @@ class Plain:
     """
 
     function: Callable[..., Any]
-    form: str
+    form: Form
     parameters: tuple[str, ...]
     default: str
 
     def __call__(self, block: Mapping[str, Any]) -> dict[str, Any]:
         """Return the results for a block by name."""
-        if self.form == "blocks":
+        if self.form is Form.BLOCKS:
             return self._named(**block)
-        if self.form == "reduced blocks":
+        if self.form is Form.REDUCED_BLOCKS:
             return self._named(**{name: block[_base(name, block)] for name in self.parameters})
         rows = [dict(zip(block, values, strict=True)) for values in zip(*block.values(), strict=True)]
-        if self.form == "rows":
+        if self.form is Form.ROWS:
             results = [self._named(**row) for row in rows]
             return {name: [result[name] for result in results] for name in results[0]}
         return reduce(self._pair, rows)
@@ -98,7 +113,7 @@ def probe(function: Plain, fields: Mapping[str, Field]) -> dict[str, tuple[str, 
             f"{type(error).__name__}: {error}. If an unknown length (?) is the cause, use analyze(df) or "
             "append_shape(df, col, shape); or declare the results, as in schema='y array<float>'"
         ) from error
-    a_row = 1 if function.form in ("blocks", "rows") else 0
+    a_row = 0 if function.form.reduces else 1
     return {name: (_dtype(array), array.ndim - a_row) for name, array in results.items()}
 
 

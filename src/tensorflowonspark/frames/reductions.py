@@ -10,9 +10,9 @@ import pyarrow as pa
 from tensorflowonspark.columns import arrow_type, map_in_arrow, plainly_named, select, to_batch
 from tensorflowonspark.errors import FeedError, SpecError
 from tensorflowonspark.frames.analysis import fields_of
-from tensorflowonspark.frames.functions import BlockFunction, Form, read
-from tensorflowonspark.frames.maps import taken_by
-from tensorflowonspark.ml.distribution import distribute, loaded
+from tensorflowonspark.frames.functions import read
+from tensorflowonspark.frames.plain import Form
+from tensorflowonspark.ml.distribution import loaded
 from tensorflowonspark.ml.predict import PredictPlan, features_of, this_partition
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def reduce_blocks(
     >>> reduce_blocks(lambda x: x.sum(axis=0), df).tolist()
     [4.0, 6.0]
     """
-    return _reduce(read(function, frame, Form.REDUCED_BLOCKS, schema=schema), frame, fill)
+    return _reduce(read(function, frame, Form.REDUCED_BLOCKS, schema=schema, fill=fill), frame)
 
 
 def reduce_rows(
@@ -146,7 +146,7 @@ def reduce_rows(
     >>> int(reduce_rows(lambda id_1, id_2: id_1 + id_2, spark.range(11)))
     55
     """
-    return _reduce(read(function, frame, Form.REDUCED_ROWS, schema=schema), frame, fill)
+    return _reduce(read(function, frame, Form.REDUCED_ROWS, schema=schema, fill=fill), frame)
 
 
 def aggregate(
@@ -201,7 +201,7 @@ def aggregate(
     keys = grouped.count().schema.fields[:-1]
     groups = _groups(grouped, [each.name for each in keys])
     names = list(frame.columns)
-    plan = _plan(read(function, frame, Form.REDUCED_BLOCKS, schema=schema), frame, fill)
+    plan = read(function, frame, Form.REDUCED_BLOCKS, schema=schema, fill=fill)
     whole = StructType([*keys, *plan.types.fields])
     reduce = partial(reduce_group, plan, pa.schema([(each.name, arrow_type(each.dataType)) for each in keys]))
     large = frame.sparkSession.conf.get("spark.sql.execution.arrow.useLargeVarTypes", "false") == "true"
@@ -236,12 +236,7 @@ def _groups(grouped: "GroupedData", keys: list[str]) -> "GroupedData":
     return plain.groupBy(*[plain.columns[frame.columns.index(name)] for name in keys])
 
 
-def _plan(block: BlockFunction, frame: "DataFrame", fill: Mapping[str, Any] | None) -> PredictPlan:
-    return PredictPlan(distribute(frame.sparkSession, block.bundle), taken_by(block.fields, fill), block.types)
-
-
-def _reduce(block: BlockFunction, frame: "DataFrame", fill: Mapping[str, Any] | None) -> Any:
-    plan = _plan(block, frame, fill)
+def _reduce(plan: PredictPlan, frame: "DataFrame") -> Any:
     step = partial(reduce_partition, plan)
     partials = map_in_arrow(select(frame, plan.taken.columns), step, plan.types)
     # A shuffle to one task; `coalesce` would compute all partitions in that task.

@@ -2,8 +2,8 @@
 
 - Driver: the stages `estimator` and `model`, which plans predictions, their `params` and `training_params`, and
   `persistence`; `adapting` of preprocessing layers (`layers`) over a DataFrame.
-- Nodes: `training`. A model travels in the form of `serialization`, with the `code` of the user's own classes, and
-  returns as a `model_bundle`.
+- Nodes: `training`. A model travels as a `model_bundle`, with the `code` of the user's own classes; `serialization`
+  makes it of a model in memory, `fetching` of a file.
 - Spark's Python workers: `predict` and `counting`, with models from `distribution`.
 - `inputs` and `outputs` map columns to a model's tensors and back.
 """

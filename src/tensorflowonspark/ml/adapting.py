@@ -28,13 +28,14 @@ from tensorflowonspark.keras.preprocessing import (
     set_tokens,
 )
 from tensorflowonspark.ml.counting import CountTokens, FindMoments, Numbers, Splitter
+from tensorflowonspark.ml.inputs import input_of_each
 from tensorflowonspark.ml.layers import (
     adaptable_layers,
-    columns_of_inputs,
     input_names,
     source_inputs,
     unadapted_layers,
 )
+from tensorflowonspark.ml.model_bundle import inputs_of
 from tensorflowonspark.ml.params import check_columns
 from tensorflowonspark.ml.predict import TakenColumns
 from tensorflowonspark.ml.serialization import is_model
@@ -141,7 +142,10 @@ def adapted(
     by_column : mapping
         The mappings ``shapes``, ``dtypes`` and ``fill`` by column.
     """
-    by_input = columns_of_inputs(input_names(model), features)
+    by_input: dict[str, list[str]] = {}
+    for column, taken in zip(features, input_of_each(inputs_of(model), features), strict=True):
+        if taken is not None:
+            by_input.setdefault(taken.name, []).append(column)
     work = []
     for layer in unadapted_layers(model):
         names = _columns_of_sources(source_inputs(model, layer), by_input)

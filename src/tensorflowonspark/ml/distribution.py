@@ -7,7 +7,7 @@ import tempfile
 import zipfile
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,6 @@ from tensorflowonspark.driver.spark.backend import is_remote
 from tensorflowonspark.keras.hooks import keep_sources, keras_backend
 from tensorflowonspark.keras.jax.saving import inference_function
 from tensorflowonspark.keras.saving import inference_call
-from tensorflowonspark.ml.code import Code, code_for
 from tensorflowonspark.ml.inputs import held, to_inputs
 from tensorflowonspark.ml.model_bundle import ModelBundle
 from tensorflowonspark.ml.serialization import load_model
@@ -44,23 +43,18 @@ class DistributedModel:
         All but its data.
     layers : tuple of str
         Layers whose outputs are computed; none for the model's own outputs.
-    custom_objects : Code
-        The user's `customObjects`, in addition to the bundle's code.
     """
 
     file: str
     bundle: ModelBundle
     layers: tuple[str, ...] = ()
-    custom_objects: Code = field(default_factory=Code)
 
 
 def loaded(distributed: DistributedModel) -> Call:
     """Return a function from the features of some rows to the model's outputs by name; later tasks get the same one."""
-    code = (
-        distributed.bundle.code.digest,
-        distributed.custom_objects.digest,
-    )  # a class can change where the model does not
-    key = distributed.file, distributed.layers, distributed.bundle.signature, distributed.bundle.tags, code
+    bundle = distributed.bundle
+    # A class can change where the model does not.
+    key = distributed.file, distributed.layers, bundle.signature, bundle.tags, bundle.code.digest
     if key not in _models:
         _models[key] = _load(distributed)
     _models.move_to_end(key)
@@ -73,10 +67,10 @@ def _load(distributed: DistributedModel) -> Call:
     bundle = replace(distributed.bundle, data=_read_file(distributed.file))
     if bundle.kind != "function":
         prepare_tensorflow()
-    return load_call(bundle, distributed.layers, distributed.custom_objects)
+    return load_call(bundle, distributed.layers)
 
 
-def load_call(bundle: ModelBundle, layers: Sequence[str] = (), custom_objects: Code | None = None) -> Call:
+def load_call(bundle: ModelBundle, layers: Sequence[str] = ()) -> Call:
     """Return a function from the features of some rows to a model's outputs by name, in this process.
 
     Parameters
@@ -85,12 +79,10 @@ def load_call(bundle: ModelBundle, layers: Sequence[str] = (), custom_objects: C
         The model.
     layers : sequence of str
         Layers whose outputs are computed; none for the model's own outputs.
-    custom_objects : Code, optional
-        The user's classes and functions, in addition to the bundle's code.
     """
     if bundle.kind == "function":
         return _function(bundle)
-    return _saved_model(bundle) if bundle.kind == "saved_model" else _keras_model(bundle, layers, custom_objects)
+    return _saved_model(bundle) if bundle.kind == "saved_model" else _keras_model(bundle, layers)
 
 
 def _read_file(name: str) -> bytes:
@@ -116,10 +108,10 @@ def prepare_tensorflow() -> None:
         pass  # TensorFlow has started, for another stage
 
 
-def _keras_model(bundle: ModelBundle, layers: Sequence[str], custom_objects: Code | None) -> Call:
+def _keras_model(bundle: ModelBundle, layers: Sequence[str]) -> Call:
     import tensorflow as tf
 
-    model = load_model(bundle.to_serialized(), (custom_objects or Code()).load(bundle.kind))
+    model = load_model(bundle)
     names = list(layers) or [output.tensor.name for output in bundle.outputs]
     if layers:
         keras = import_module(bundle.kind)
@@ -217,12 +209,7 @@ def _plain(result: Any) -> Any:
 _sent: set[tuple[str, str]] = set()
 
 
-def distribute(
-    spark: "SparkSession",
-    bundle: ModelBundle,
-    layers: tuple[str, ...] = (),
-    custom_objects: Mapping[str, Any] | None = None,
-) -> DistributedModel:
+def distribute(spark: "SparkSession", bundle: ModelBundle, layers: tuple[str, ...] = ()) -> DistributedModel:
     """Send a model to the executors through Spark.
 
     Parameters
@@ -233,8 +220,6 @@ def distribute(
         The model.
     layers : tuple of str
         Layers whose outputs are computed; none for the model's own outputs.
-    custom_objects : mapping, optional
-        The user's classes and functions by name, in addition to the bundle's code.
 
     Returns
     -------
@@ -246,7 +231,7 @@ def distribute(
     if (session, name) not in _sent:
         _send(spark, name, bundle.data)
         _sent.add((session, name))
-    return DistributedModel(name, replace(bundle, data=b"", layers={}), layers, code_for(custom_objects))
+    return DistributedModel(name, replace(bundle, data=b"", layers={}), layers)
 
 
 def _send(spark: "SparkSession", name: str, data: bytes) -> None:

@@ -4,7 +4,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from pyspark.ml import Estimator
-from pyspark.ml.util import MLReadable, MLReader, MLWritable, MLWriter
+from pyspark.ml.util import MLReadable, MLWritable
 from pyspark.sql import functions as f
 
 from tensorflowonspark.columns import check_schema, quoted, select
@@ -94,12 +94,12 @@ class KerasEstimator(TrainingParams, Estimator[KerasModel], MLReadable["KerasEst
         """
         return self._assign(**params)
 
-    def write(self) -> MLWriter:
+    def write(self) -> StageWriter:
         """Return a writer, which `save` uses."""
         return StageWriter(self)
 
     @classmethod
-    def read(cls) -> MLReader["KerasEstimator"]:
+    def read(cls) -> StageReader["KerasEstimator"]:
         """Return a reader, which `load` uses."""
         return StageReader(lambda _bundle, _metadata: cls())
 
@@ -141,6 +141,8 @@ class KerasEstimator(TrainingParams, Estimator[KerasModel], MLReadable["KerasEst
             raise SpecError(f"model={given!r}: expected a Keras model, or a function that returns one")
         if initial is not None and not isinstance(initial, KerasModel):
             raise SpecError(f"initialModel={initial!r}: expected a fitted KerasModel")
+        if initial is not None:
+            initial._bundle.require_keras()
         settings = {
             "optimizer": self.getOptimizer(),
             "loss": self.getLoss(),
@@ -154,9 +156,7 @@ class KerasEstimator(TrainingParams, Estimator[KerasModel], MLReadable["KerasEst
         features = self._feature_columns
         try:
             return TrainingJob(
-                model=self._serialized_model(given, frame, validation)
-                if initial is None
-                else initial._bundle.to_serialized(),
+                model=self._serialized_model(given, frame, validation) if initial is None else initial._bundle,
                 compiled_with=serialize(compiled),
                 custom_objects=code_for(self.getCustomObjects()),
                 features=tuple(features),

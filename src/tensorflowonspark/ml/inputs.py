@@ -47,11 +47,12 @@ def column_shapes(
     >>> column_shapes([image], ["image"], ["image"], {})
     {'image': (28, 28, 1)}
     """
-    by_name = {each.name: each for each in inputs}
     shapes = {}
-    for number, column in enumerate(columns):
-        taken = by_name.get(column) or (inputs[number] if len(inputs) == len(columns) else None)
-        if column in arrays and taken is not None and taken.shape and taken.is_fixed and taken.dtype != "string":
+    side_by_side = len(inputs) == 1 < len(columns)
+    for column, taken in zip(columns, input_of_each(inputs, columns), strict=True):
+        if column not in arrays or taken is None or side_by_side:
+            continue
+        if taken.shape and taken.is_fixed and taken.dtype != "string":
             shapes[column] = taken.shape
     return {**shapes, **{name: tuple(shape) for name, shape in declared.items()}}
 
@@ -80,7 +81,7 @@ def check_dtypes(inputs: Sequence[TensorInfo], dtypes: Mapping[str, str]) -> Non
 index it (StringIndexer), cast it (df.withColumn('city', df['city'].cast('float'))), or decode it in Spark; or begin \
 the model with a layer that takes strings (StringLookup, TextVectorization)
     """
-    for (column, dtype), taken in zip(dtypes.items(), _input_of_each(inputs, list(dtypes)), strict=True):
+    for (column, dtype), taken in zip(dtypes.items(), input_of_each(inputs, list(dtypes)), strict=True):
         if taken is None or (dtype == "string") == (taken.dtype == "string"):
             continue
         if dtype == "string":
@@ -96,7 +97,7 @@ the model with a layer that takes strings (StringLookup, TextVectorization)
         )
 
 
-def _input_of_each(inputs: Sequence[TensorInfo], columns: Sequence[str]) -> list[TensorInfo | None]:
+def input_of_each(inputs: Sequence[TensorInfo], columns: Sequence[str]) -> list[TensorInfo | None]:
     """Return the input that receives each column, as in `to_inputs`."""
     if len(inputs) == 1:
         return [inputs[0]] * len(columns)
@@ -127,7 +128,7 @@ def to_inputs(features: Mapping[str, Any], inputs: Sequence[TensorInfo]) -> Any:
         return _side_by_side(columns, inputs[0])
     if len(columns) == 1 and len(inputs) <= 1:
         return _whole(*columns[0], inputs[0] if inputs else None)
-    taken = dict(zip(features, _input_of_each(inputs, list(features)), strict=True))
+    taken = dict(zip(features, input_of_each(inputs, list(features)), strict=True))
     return {
         taken_by.name if taken_by else name: _whole(name, features[name], taken_by) for name, taken_by in taken.items()
     }

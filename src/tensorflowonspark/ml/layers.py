@@ -5,6 +5,7 @@ from importlib import import_module
 from typing import Any
 
 from tensorflowonspark.keras.preprocessing import family_of, is_adapted
+from tensorflowonspark.ml.model_bundle import inputs_of
 from tensorflowonspark.ml.serialization import library_of
 
 
@@ -29,9 +30,7 @@ def unadapted_layers(model: Any) -> list[Any]:
 
 def input_names(model: Any) -> list[str]:
     """Return the names of a model's inputs, in order; none if they are unknown."""
-    if not getattr(model, "built", True) or not getattr(model, "inputs", None):
-        return []
-    return [str(each.name).split(":")[0] for each in model.inputs]
+    return [each.name for each in inputs_of(model)]
 
 
 def source_inputs(model: Any, layer: Any) -> list[str] | None:
@@ -86,20 +85,3 @@ def _inputs_of(node: Any) -> list[Any]:
 def _outputs_of(node: Any) -> list[Any]:
     outputs = node.output_tensors if hasattr(node, "output_tensors") else node.outputs
     return list(outputs) if isinstance(outputs, (list, tuple)) else [outputs]
-
-
-def columns_of_inputs(inputs: Sequence[str], columns: Sequence[str]) -> dict[str, list[str]]:
-    """Return the columns that each input receives: all for a single input, else by name or in order.
-
-    Examples
-    --------
-    >>> columns_of_inputs(["x"], ["a", "b"]), columns_of_inputs(["p", "q"], ["a", "b"])
-    ({'x': ['a', 'b']}, {'p': ['a'], 'q': ['b']})
-    """
-    if len(inputs) == 1:
-        return {inputs[0]: list(columns)}
-    if set(inputs) <= set(columns):
-        return {name: [name] for name in inputs}
-    return (
-        {name: [column] for name, column in zip(inputs, columns, strict=False)} if len(inputs) == len(columns) else {}
-    )

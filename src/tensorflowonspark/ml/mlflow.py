@@ -16,13 +16,10 @@ from pyspark.ml.linalg import VectorUDT
 from pyspark.sql.types import DataType, StructType
 
 from tensorflowonspark.errors import SpecError
-from tensorflowonspark.ml.code import code_for
 from tensorflowonspark.ml.distribution import load_call
-from tensorflowonspark.ml.inputs import column_shapes, holds_arrays
 from tensorflowonspark.ml.model import KerasModel
 from tensorflowonspark.ml.outputs import result_values
-from tensorflowonspark.ml.persistence import StageReader, StageWriter
-from tensorflowonspark.ml.predict import TakenColumns, call_in_pieces, features_of
+from tensorflowonspark.ml.predict import call_in_pieces, features_of
 from tensorflowonspark.ml.taken_types import TakenTypes
 
 if TYPE_CHECKING:
@@ -69,7 +66,7 @@ def load_model(model_uri: str) -> KerasModel:
 
     with tempfile.TemporaryDirectory(prefix="tfos-") as scratch:
         directory = mlflow.artifacts.download_artifacts(model_uri, dst_path=scratch)
-        return _read(f"{directory}/data/{_STAGE}")
+        return KerasModel.read().load_locally(f"{directory}/data/{_STAGE}")
 
 
 def log_stage(stage: KerasModel, run_id: str, name: str, columns: TakenTypes) -> str:
@@ -90,9 +87,7 @@ def log_stage(stage: KerasModel, run_id: str, name: str, columns: TakenTypes) ->
     from mlflow.models import Model
 
     with tempfile.TemporaryDirectory(prefix="tfos-") as scratch:
-        writer = stage.write()
-        assert isinstance(writer, StageWriter)
-        writer.save_locally(f"{scratch}/{_STAGE}")
+        stage.write().save_locally(f"{scratch}/{_STAGE}")
         Path(scratch, _STAGE, _TAKEN).write_text(columns.to_json())
         logged = Model.log(
             artifact_path=None,
@@ -149,21 +144,14 @@ def _type(kind: DataType, taken: bool = False) -> Any:
     return DataType[name] if name else AnyType()
 
 
-def _read(directory: str) -> KerasModel:
-    reader = KerasModel.read()
-    assert isinstance(reader, StageReader)
-    stage = reader.load_locally(directory)
-    assert isinstance(stage, KerasModel)
-    return stage
-
-
 # ---- for MLflow's pyfunc
 
 
 def _load_pyfunc(path: str) -> "_Predictor":
     """Return the object whose ``predict`` MLflow calls."""
     directory = Path(path) if Path(path).name == _STAGE else Path(path, _STAGE)
-    return _Predictor(_read(str(directory)), TakenTypes.from_json((directory / _TAKEN).read_text()))
+    stage = KerasModel.read().load_locally(str(directory))
+    return _Predictor(stage, TakenTypes.from_json((directory / _TAKEN).read_text()))
 
 
 class _Predictor:
@@ -171,7 +159,7 @@ class _Predictor:
 
     def __init__(self, stage: KerasModel, taken: TakenTypes) -> None:
         self._stage, self._taken = stage, taken
-        self._call = load_call(stage._bundle, stage._layers, code_for(stage.getCustomObjects()))
+        self._call = load_call(stage._complete_bundle, stage._layers)
 
     def predict(self, data: "pd.DataFrame", params: Mapping[str, Any] | None = None) -> "pd.DataFrame":  # noqa: ARG002
         """Return the result columns for each row; one with a null or a wrong shape is an error.
@@ -190,11 +178,8 @@ class _Predictor:
         if missing:
             raise SpecError(f"the data has no column {', '.join(map(repr, missing))}; it has {list(data)}")
         batch = self._taken.batch_of(data)
-        bundle, by_column = self._stage._bundle, self._stage._by_column
-        nested = [each.name for each in self._taken.schema if holds_arrays(each.dataType)]
-        shapes = column_shapes(bundle.inputs, columns, nested, by_column["shapes"])
-        taken = TakenColumns(tuple(columns), {**by_column, "shapes": shapes})
-        features = features_of(taken, batch, by_name=bundle.kind != "function")
+        taken = self._stage._taken_columns(self._taken.schema)
+        features = features_of(taken, batch, by_name=self._stage._bundle.kind != "function")
         values = call_in_pieces(self._call, features, batch, self._stage.getInferenceBatchSize())
         found: dict[str, Any] = {}
         for outputs, names in self._stage._output_groups:

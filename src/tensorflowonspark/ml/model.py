@@ -6,15 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 from pyspark.ml import Model
-from pyspark.ml.util import MLReadable, MLReader, MLWritable, MLWriter
+from pyspark.ml.util import MLReadable, MLWritable
 
 from tensorflowonspark.columns import arrow_type, check_schema, natural_type
 from tensorflowonspark.declarations import shows
 from tensorflowonspark.errors import SpecError
-from tensorflowonspark.ml.code import WithCode, code_for
+from tensorflowonspark.ml.code import WithCode, code_for, pickled
 from tensorflowonspark.ml.distribution import distribute
+from tensorflowonspark.ml.fetching import fetch_keras_model, fetch_saved_model
 from tensorflowonspark.ml.inputs import TensorInfo, check_dtypes, column_shapes, holds_arrays
-from tensorflowonspark.ml.model_bundle import ModelBundle, fetch_keras_model, fetch_saved_model, from_model
+from tensorflowonspark.ml.model_bundle import ModelBundle, described
 from tensorflowonspark.ml.outputs import Columns, OutputGroups, OutputInfo, result_types, struct_of
 from tensorflowonspark.ml.params import ModelParams, ModelSettings, check_columns
 from tensorflowonspark.ml.persistence import StageReader, StageWriter
@@ -24,7 +25,7 @@ from tensorflowonspark.ml.summary import TrainingSummary
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-    from pyspark.sql.types import DataType
+    from pyspark.sql.types import DataType, StructType
     from typing_extensions import Self, Unpack
 
     from tensorflowonspark.keywords import ModelKeywords
@@ -129,7 +130,7 @@ class KerasModel(ModelParams, Model, MLReadable["KerasModel"], MLWritable):
         """
         if not is_model(model):
             raise SpecError(f"{model!r}: expected a Keras model")
-        return cls(from_model(serialize_model(model), model), **params)
+        return cls(described(serialize_model(model), model), **params)
 
     @classmethod
     def from_file(cls, path: str, *, library: str = "keras", **params: "Unpack[ModelKeywords]") -> "KerasModel":
@@ -277,7 +278,7 @@ class KerasModel(ModelParams, Model, MLReadable["KerasModel"], MLWritable):
         >>> stage.keras().count_params()
         3
         """
-        return load_model(self._bundle.to_serialized(), code_for(self.getCustomObjects()).load())
+        return load_model(self._complete_bundle)
 
     @property
     def hasSummary(self) -> bool:
@@ -335,7 +336,7 @@ class KerasModel(ModelParams, Model, MLReadable["KerasModel"], MLWritable):
         other.history = dict(self.history)
         return other
 
-    def write(self) -> MLWriter:
+    def write(self) -> StageWriter:
         """Return a writer, which `save` uses.
 
         Raises
@@ -352,14 +353,11 @@ class KerasModel(ModelParams, Model, MLReadable["KerasModel"], MLWritable):
         ...     KerasModel.load(directory).custom_code
         ['function.pkl']
         """
-        bundle = self._bundle
-        if given := self.getCustomObjects():
-            bundle = replace(bundle, code=code_for({**bundle.code.load(), **given}))
         extra = {"history": self.history, "layers": list(self._layers)}
-        return StageWriter(self, bundle, extra, without={"customObjects"})
+        return StageWriter(self, self._complete_bundle, extra, without={"customObjects"})
 
     @classmethod
-    def read(cls) -> MLReader["KerasModel"]:
+    def read(cls) -> StageReader["KerasModel"]:
         """Return a reader, which `load` uses."""
 
         def make(bundle: ModelBundle | None, metadata: Mapping[str, Any]) -> "KerasModel":
@@ -376,6 +374,19 @@ class KerasModel(ModelParams, Model, MLReadable["KerasModel"], MLWritable):
         return self._given_bundle
 
     @property
+    def _complete_bundle(self) -> ModelBundle:
+        """The model with the `customObjects` among its code, which they take precedence over."""
+        bundle, given = self._bundle, code_for(self.getCustomObjects())
+        return replace(bundle, code=pickled({**bundle.code.load(), **given.load()})) if given else bundle
+
+    def _taken_columns(self, schema: "StructType", advice: str = "") -> TakenColumns:
+        """Return the feature columns of rows with a schema, with their conversion to the model's inputs."""
+        columns, by_column = self._feature_columns, self._by_column
+        arrays = [name for name in columns if holds_arrays(schema[name].dataType)]
+        shapes = column_shapes(self._bundle.inputs, columns, arrays, by_column["shapes"])
+        return TakenColumns(tuple(columns), {**by_column, "shapes": shapes}, advice=advice)
+
+    @property
     def _output_groups(self) -> OutputGroups:
         """The model's own outputs, or those of layers, with the names of their columns."""
         if self._layers:
@@ -390,7 +401,7 @@ class KerasModel(ModelParams, Model, MLReadable["KerasModel"], MLWritable):
         return {name: kind for group in groups for name, kind in group.items()}
 
     def _transform(self, dataset: "DataFrame") -> "DataFrame":
-        bundle, features = self._bundle, self._feature_columns
+        features = self._feature_columns
         check_columns(dataset, features)
         check_schema(type(dataset.schema)([dataset.schema[name] for name in features]))
         types = self._result_types
@@ -399,12 +410,11 @@ class KerasModel(ModelParams, Model, MLReadable["KerasModel"], MLWritable):
             raise SpecError(
                 f"the DataFrame has a column {existing[0]!r} already: drop it, or set another predictionCol"
             )
-        arrays = [name for name in features if holds_arrays(dataset.schema[name].dataType)]
-        shapes = column_shapes(bundle.inputs, features, arrays, self._by_column["shapes"])
-        check_dtypes(bundle.inputs, _dtypes(dataset, features, shapes))
+        taken = self._taken_columns(dataset.schema, _ADVICE)
+        check_dtypes(self._bundle.inputs, _dtypes(dataset, features, taken.by_column["shapes"]))
         plan = PredictPlan(
-            model=distribute(dataset.sparkSession, bundle, self._layers, self.getCustomObjects()),
-            taken=TakenColumns(tuple(features), {**self._by_column, "shapes": shapes}, advice=_ADVICE),
+            model=distribute(dataset.sparkSession, self._complete_bundle, self._layers),
+            taken=taken,
             types=struct_of(types),
             outputs=self._output_groups,
             batch_rows=self.getInferenceBatchSize(),

@@ -1,37 +1,33 @@
-"""Model bundles: a trained model as bytes, with the description of its tensors."""
+"""Model bundles: a model as bytes, with the code that it needs and the description of its tensors."""
 
 import io
-import tempfile
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tensorflowonspark import storage
 from tensorflowonspark.errors import SpecError
-from tensorflowonspark.ml.code import LIBRARIES, Code, check_code, code_for
+from tensorflowonspark.ml.code import LIBRARIES, Code, check_code
 from tensorflowonspark.ml.inputs import TensorInfo
 from tensorflowonspark.ml.outputs import Meaning, OutputInfo, meaning_of
-from tensorflowonspark.ml.serialization import Serialized, load_model, serialize_file
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_MODEL_FILE = "model.keras"
+MODEL_FILE = "model.keras"
 _SAVED_MODEL = "saved_model"
 _FUNCTION = "function.pkl"
 _CODE = "code.pkl"
 # The kinds of models whose data can run any code, with the name of that in errors. Of Keras 3 `safe_mode` refuses it.
-_CODE_OF = {"function": _FUNCTION, "saved_model": _SAVED_MODEL, "tf_keras": f"{_MODEL_FILE} of tf_keras"}
+_CODE_OF = {"function": _FUNCTION, "saved_model": _SAVED_MODEL, "tf_keras": f"{MODEL_FILE} of tf_keras"}
 _KINDS = ("keras", *_CODE_OF)
-_SAVED_FILES = ("saved_model.pb", "saved_model.pbtxt")
 
 
 @dataclass(frozen=True)
 class ModelBundle:
-    """A trained model.
+    """A model, as it is sent to nodes and executors, and saved.
 
     Attributes
     ----------
@@ -40,7 +36,7 @@ class ModelBundle:
     data : bytes
         A ``.keras`` file, a zipped SavedModel, or a pickled function of a dict of arrays.
     inputs, outputs : tuple
-        Its tensors.
+        Its tensors; none if it has yet to be trained.
     layers : dict
         The outputs of its layers by name, for layers of a Keras model that have one each.
     signature : str
@@ -73,17 +69,10 @@ class ModelBundle:
         """The names of the code that it can run."""
         return [*filter(None, [_CODE_OF.get(self.kind)]), *self.code.names]
 
-    def to_serialized(self) -> Serialized:
-        """Return the Keras model in the form that is sent to the nodes.
-
-        Raises
-        ------
-        SpecError
-            If it is a SavedModel or a function.
-        """
+    def require_keras(self) -> None:
+        """Raise a SpecError if it is a SavedModel or a function."""
         if self.kind not in LIBRARIES:
             raise SpecError(f"this stage holds a {self.kind}, and no Keras model")
-        return Serialized(self.kind, file=self.data, code=self.code, distrusted=self.distrusted)
 
     def to_metadata(self) -> dict[str, Any]:
         """Return all but the data, as JSON represents it."""
@@ -108,13 +97,13 @@ def _tensor(plain: Mapping[str, Any]) -> TensorInfo:
     return TensorInfo(plain["name"], tuple(plain["shape"]), plain["dtype"])
 
 
-def from_model(serialized: Serialized, model: Any, loss: Any = None) -> ModelBundle:
-    """Return the bundle of a Keras model.
+def described(bundle: ModelBundle, model: Any, loss: Any = None) -> ModelBundle:
+    """Return the bundle of a Keras model with the description of its tensors.
 
     Parameters
     ----------
-    serialized : Serialized
-        Its file, and its code.
+    bundle : ModelBundle
+        The model's file, and its code.
     model : keras.Model
         The model itself, built.
     loss : object, optional
@@ -125,10 +114,14 @@ def from_model(serialized: Serialized, model: Any, loss: Any = None) -> ModelBun
     for place, (name, tensor) in enumerate(_named_outputs(model).items()):
         info = tensor_info(name, tensor)
         outputs.append(OutputInfo(info, *meaning_of(_one(loss, name, place), _activation(model, tensor), info)))
-    inputs = tuple(tensor_info(each.name.partition(":")[0], each) for each in model.inputs or [])
-    return ModelBundle(
-        serialized.library, serialized.file, inputs, tuple(outputs), _layers(model), code=serialized.code
-    )
+    return replace(bundle, inputs=tuple(inputs_of(model)), outputs=tuple(outputs), layers=_layers(model))
+
+
+def inputs_of(model: Any) -> list[TensorInfo]:
+    """Return the inputs of a Keras model, in order; none if they are unknown, as before its first call."""
+    if not getattr(model, "built", True):
+        return []
+    return [tensor_info(each.name.partition(":")[0], each) for each in getattr(model, "inputs", None) or []]
 
 
 def _named_outputs(model: Any) -> dict[str, Any]:
@@ -182,86 +175,6 @@ def _layers(model: Any) -> dict[str, TensorInfo]:
     return found
 
 
-def fetch_keras_model(path: str, library: str, custom_objects: Mapping[str, Any] | None = None) -> ModelBundle:
-    """Return the bundle of a ``.keras`` file on any file system.
-
-    Raises
-    ------
-    SpecError
-        If there is no such file, Keras can't read it, or code is refused and tf_keras reads it.
-    """
-    storage.use_session()
-    files, within = storage.file_system(path)
-    if files.isdir(within):
-        raise SpecError(
-            f"{path} is a directory: KerasModel.from_saved_model takes a SavedModel, and a file of Keras ends in .keras"
-        )
-    with tempfile.TemporaryDirectory(prefix="tfos-") as scratch:
-        local = Path(scratch, _MODEL_FILE)
-        if not storage.fetch(path, str(local)):
-            raise SpecError(f"{path}: there is no such file")
-        data = local.read_bytes()
-    given = ModelBundle(library, data)
-    distrusted = check_code(path, given.code_names)
-    model = load_model(replace(given, distrusted=distrusted).to_serialized(), code_for(custom_objects).load(library))
-    return replace(from_model(serialize_file(library, data, model), model), distrusted=distrusted)
-
-
-def fetch_saved_model(path: str, signature: str, tags: Sequence[str] = ()) -> ModelBundle:
-    """Return the bundle of a SavedModel on any file system.
-
-    Raises
-    ------
-    SpecError
-        If there is no SavedModel, or no such signature or tags in it, or code is refused, which its graph can be.
-    """
-    storage.use_session()
-    check_code(path, [_SAVED_MODEL])
-    with tempfile.TemporaryDirectory(prefix="tfos-") as scratch:
-        if not storage.fetch(path, f"{scratch}/model"):
-            raise SpecError(f"{path}: there is no such directory")
-        return from_saved_model(f"{scratch}/model", signature, tags, path)
-
-
-def from_saved_model(path: str, signature: str, tags: Sequence[str] = (), origin: str = "") -> ModelBundle:
-    """Return the bundle of a SavedModel.
-
-    Parameters
-    ----------
-    path : str
-        Its directory, on this machine.
-    signature : str
-        The signature to call.
-    tags : sequence of str
-        The tags of its graph; none if it has only one.
-    origin : str
-        The user's own path of the directory, for errors.
-
-    Raises
-    ------
-    SpecError
-        If there is no SavedModel, or no such signature or tags in it; the error lists the existing ones.
-    """
-    import tensorflow as tf
-
-    origin = origin or path
-    if not any(Path(path, name).exists() for name in _SAVED_FILES):
-        held = sorted(each.name for each in Path(path).glob("*")) or "nothing"
-        raise SpecError(f"there is no SavedModel at {origin} (which has a {_SAVED_FILES[0]}); it holds {held}")
-    try:
-        signatures = tf.saved_model.load(path, tags=list(tags) or None).signatures
-    except (OSError, RuntimeError, ValueError) as error:
-        reason = str(error).replace(path, origin)
-        raise SpecError(f"TensorFlow can't load the SavedModel at {origin}: {reason}") from error
-    if signature not in signatures:
-        raise SpecError(f"the SavedModel at {origin} has no signature {signature!r}, but {sorted(signatures)}")
-    function = signatures[signature]
-    taken = function.structured_input_signature[1]
-    inputs = tuple(tensor_info(name, spec) for name, spec in taken.items())
-    outputs = tuple(OutputInfo(tensor_info(name, spec)) for name, spec in function.structured_outputs.items())
-    return ModelBundle("saved_model", zipped(path), inputs, outputs, signature=signature, tags=tuple(tags))
-
-
 def zipped(directory: str) -> bytes:
     """Return a directory's files as a zip archive."""
     buffer = io.BytesIO()
@@ -278,7 +191,7 @@ def write_saved(bundle: ModelBundle, directory: str) -> None:
         with zipfile.ZipFile(io.BytesIO(bundle.data)) as archive:
             archive.extractall(Path(directory, _SAVED_MODEL))
     else:
-        Path(directory, _FUNCTION if bundle.kind == "function" else _MODEL_FILE).write_bytes(bundle.data)
+        Path(directory, _FUNCTION if bundle.kind == "function" else MODEL_FILE).write_bytes(bundle.data)
     if bundle.code:
         Path(directory, _CODE).write_bytes(bundle.code.pickle)
 
@@ -312,7 +225,7 @@ def read_saved(
         if kind == "saved_model":
             data = zipped(str(Path(directory, _SAVED_MODEL)))
         else:
-            data = Path(directory, _FUNCTION if kind == "function" else _MODEL_FILE).read_bytes()
+            data = Path(directory, _FUNCTION if kind == "function" else MODEL_FILE).read_bytes()
         bundle = ModelBundle(
             kind,
             data,

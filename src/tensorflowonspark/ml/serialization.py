@@ -15,7 +15,7 @@ import tempfile
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from hashlib import sha256
 from importlib import import_module
 from pathlib import Path
@@ -35,34 +35,28 @@ from tensorflowonspark.ml.code import (
     pickled,
     qualified_name,
 )
+from tensorflowonspark.ml.model_bundle import MODEL_FILE, ModelBundle
 
-_FILE = "model.keras"
 _PLAIN = (str, bytes, numbers.Number, np.generic, np.ndarray, type(None))
 
 
 @dataclass(frozen=True)
 class Serialized:
-    """A Keras object: a model as the bytes of its file, or another object as its configuration.
+    """A Keras object that is no model.
 
     Attributes
     ----------
     library : str
         ``keras`` or ``tf_keras``.
-    file : bytes
-        The ``.keras`` file of a model; empty for another object.
     configuration : object
-        The configuration of another object.
+        Its configuration.
     code : Code
         The user's own classes and functions in it.
-    distrusted : bool
-        Whether the file came from where code is refused.
     """
 
     library: str
-    file: bytes = b""
-    configuration: Any = None
-    code: Code = field(default_factory=Code)
-    distrusted: bool = False
+    configuration: Any
+    code: Code
 
 
 def library_of(value: Any) -> str:
@@ -77,7 +71,7 @@ def is_model(value: Any) -> bool:
 
 
 def serialize(value: Any) -> Any:
-    """Return a value in which all Keras objects, nested ones included, are `Serialized`.
+    """Return a value in which all Keras objects, nested ones included, are bundles of models, or `Serialized`.
 
     Functions and callbacks, for which Keras has no format, are pickled with their code.
     """
@@ -87,7 +81,7 @@ def serialize(value: Any) -> Any:
     if library and hasattr(value, "get_config"):
         with named_lambdas(value):
             configuration = import_module(library).saving.serialize_keras_object(value)
-            return Serialized(library, configuration=configuration, code=code_of(library, value, configuration))
+            return Serialized(library, configuration, code_of(library, value, configuration))
     if isinstance(value, Mapping):
         return {name: serialize(each) for name, each in value.items()}
     if isinstance(value, (list, tuple)):
@@ -97,9 +91,9 @@ def serialize(value: Any) -> Any:
 
 def deserialize(value: Any, custom_objects: Mapping[str, Any] | None = None) -> Any:
     """Return the value that `serialize` was given."""
+    if isinstance(value, ModelBundle):
+        return load_model(value, custom_objects)
     if isinstance(value, Serialized):
-        if value.file:
-            return load_model(value, custom_objects)
         saving = import_module(value.library).saving
         with saving.custom_object_scope({**value.code.load(value.library), **(custom_objects or {})}):
             return saving.deserialize_keras_object(value.configuration)
@@ -112,49 +106,47 @@ def deserialize(value: Any, custom_objects: Mapping[str, Any] | None = None) -> 
     return value
 
 
-def serialize_model(model: Any) -> Serialized:
+def serialize_model(model: Any) -> ModelBundle:
     """Return a model in Keras's file format, with its optimizer's state and the code that it needs."""
     with tempfile.TemporaryDirectory(prefix="tfos-") as scratch, named_lambdas(model):
-        path = Path(scratch, _FILE)
+        path = Path(scratch, MODEL_FILE)
         model.save(str(path))
-        return serialize_file(library_of(model), path.read_bytes(), model)
+        return bundle_of_file(library_of(model), path.read_bytes(), model)
 
 
-def serialize_file(library: str, data: bytes, model: Any) -> Serialized:
+def bundle_of_file(library: str, data: bytes, model: Any) -> ModelBundle:
     """Return the bytes of a ``.keras`` file with the code that they need, given the model that was loaded from them."""
-    with tempfile.TemporaryFile(prefix="tfos-") as file:
-        file.write(data)
-        with zipfile.ZipFile(file) as archive:
-            configuration = json.loads(archive.read("config.json"))
-    return Serialized(library, file=data, code=code_of(library, model, configuration))
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        configuration = json.loads(archive.read("config.json"))
+    return ModelBundle(library, data, code=code_of(library, model, configuration))
 
 
-def load_model(serialized: Serialized, custom_objects: Mapping[str, Any] | None = None) -> Any:
-    """Return a serialized model, loaded.
+def load_model(bundle: ModelBundle, custom_objects: Mapping[str, Any] | None = None) -> Any:
+    """Return the Keras model of a bundle, loaded.
 
     Raises
     ------
     SpecError
-        If Keras can't read it, for example because a class of the user's is missing; if the file is no zip archive, as
-        Keras has no ``safe_mode`` for others; or if the model is distrusted, and `check_keras` refuses this Keras.
+        If it is no Keras model; if Keras can't read it, for example because a class of the user's is missing; if the
+        file is no zip archive, as Keras has no ``safe_mode`` for others; or if the model is distrusted, and
+        `check_keras` refuses this Keras.
     """
-    library = import_module(serialized.library)
-    if serialized.distrusted:
+    bundle.require_keras()
+    library = import_module(bundle.kind)
+    if bundle.distrusted:
         check_keras(library.__version__)
-    if not zipfile.is_zipfile(io.BytesIO(serialized.file)):
-        raise SpecError(f"the model is no .keras file, which is a zip archive: it begins with {serialized.file[:8]!r}")
+    if not zipfile.is_zipfile(io.BytesIO(bundle.data)):
+        raise SpecError(f"the model is no .keras file, which is a zip archive: it begins with {bundle.data[:8]!r}")
     with tempfile.TemporaryDirectory(prefix="tfos-") as scratch:
-        path = Path(scratch, _FILE)
-        path.write_bytes(serialized.file)
+        path = Path(scratch, MODEL_FILE)
+        path.write_bytes(bundle.data)
         try:
-            with library.saving.custom_object_scope(
-                {**serialized.code.load(serialized.library), **(custom_objects or {})}
-            ):
+            with library.saving.custom_object_scope({**bundle.code.load(bundle.kind), **(custom_objects or {})}):
                 return library.models.load_model(str(path))
         except (TypeError, ValueError) as error:
-            code = f" (with the code of {', '.join(serialized.code.names)})" if serialized.code else ""
+            code = f" (with the code of {', '.join(bundle.code.names)})" if bundle.code else ""
             raise SpecError(
-                f"{serialized.library} can't read the model{code}: {error}. Your own classes and functions are sent "
+                f"{bundle.kind} can't read the model{code}: {error}. Your own classes and functions are sent "
                 "with a model that is given as an object; one that is read from a file needs "
                 "customObjects={'Name': Name}"
             ) from error
@@ -182,7 +174,7 @@ def code_of(library: str, value: Any, configuration: Any) -> Code:
         If two objects have one name, so that Keras would load one for both.
     """
     saving = import_module(library).saving
-    written = set(_strings(configuration))
+    written = {each for each in nested(configuration) if isinstance(each, str)}
     found: dict[str, Any] = {}
     for each in (*_named(saving, configuration), *_own_parts(value)):
         registered = saving.get_registered_name(each)
@@ -213,36 +205,28 @@ def _refuse_name_of_keras(library: str, function: Any) -> None:
             )
 
 
-def _strings(configuration: Any) -> Iterator[str]:
-    """Yield all strings in a configuration."""
-    if isinstance(configuration, str):
-        yield configuration
-    elif isinstance(configuration, Mapping):
-        for each in configuration.values():
-            yield from _strings(each)
-    elif isinstance(configuration, (list, tuple)):
-        for each in configuration:
-            yield from _strings(each)
+def nested(value: Any) -> Iterator[Any]:
+    """Yield a value, and what its mappings, lists and tuples hold, at any depth."""
+    yield value
+    held = value.values() if isinstance(value, Mapping) else value if isinstance(value, (list, tuple)) else ()
+    for each in held:
+        yield from nested(each)
 
 
 def _named(saving: Any, configuration: Any) -> Iterator[Any]:
     """Yield the user's objects whose full names are in a configuration: by module, or registered."""
-    if isinstance(configuration, Mapping):
-        name, registered = configuration.get("class_name"), configuration.get("registered_name")
-        if isinstance(name, str):
-            module = configuration.get("module")
-            for found in (
-                saving.get_registered_object(registered) if isinstance(registered, str) else None,
-                getattr(sys.modules.get(module), name, None) if isinstance(module, str) else None,
-            ):
-                if isinstance(found, (type, FunctionType)) and not _is_everywhere(found):
-                    yield found
-                    break
-        for each in configuration.values():
-            yield from _named(saving, each)
-    elif isinstance(configuration, (list, tuple)):
-        for each in configuration:
-            yield from _named(saving, each)
+    for each in nested(configuration):
+        name = each.get("class_name") if isinstance(each, Mapping) else None
+        if not isinstance(name, str):
+            continue
+        registered, module = each.get("registered_name"), each.get("module")
+        for found in (
+            saving.get_registered_object(registered) if isinstance(registered, str) else None,
+            getattr(sys.modules.get(module), name, None) if isinstance(module, str) else None,
+        ):
+            if isinstance(found, (type, FunctionType)) and not _is_everywhere(found):
+                yield found
+                break
 
 
 def _own_parts(value: Any) -> Iterator[Any]:

@@ -15,10 +15,10 @@ from tensorflowonspark.keras.hooks import keras_backend
 from tensorflowonspark.keras.jax.saving import inference_function, whole_model
 from tensorflowonspark.keras.preprocessing import family_of
 from tensorflowonspark.ml.code import Code
-from tensorflowonspark.ml.inputs import TensorInfo, check_dtypes, column_shapes, held, to_inputs
+from tensorflowonspark.ml.inputs import check_dtypes, column_shapes, held, to_inputs
 from tensorflowonspark.ml.layers import model_up_to, unadapted_layers
-from tensorflowonspark.ml.model_bundle import ModelBundle, from_model, tensor_info
-from tensorflowonspark.ml.serialization import deserialize, is_model, library_of, serialize_model
+from tensorflowonspark.ml.model_bundle import ModelBundle, described, inputs_of
+from tensorflowonspark.ml.serialization import deserialize, is_model, library_of, nested, serialize_model
 
 if TYPE_CHECKING:
     from tensorflowonspark.node.context import Context
@@ -76,11 +76,11 @@ def train(job: TrainingJob, ctx: "Context") -> Trained | None:
     adapt_layers(model, dataset)
     history = _train(model, dataset, validation, job, ctx)
     with whole_model(model):
-        serialized = serialize_model(model) if ctx.is_chief or library_of(model) != "keras" else None
-    if not ctx.is_chief or serialized is None:
+        bundle = serialize_model(model) if ctx.is_chief or library_of(model) != "keras" else None
+    if not ctx.is_chief or bundle is None:
         return None
-    loss = deserialize(job.compiled_with.get("loss"), job.custom_objects.load(serialized.library))
-    return Trained(from_model(serialized, model, loss), _floats(history))
+    loss = deserialize(job.compiled_with.get("loss"), job.custom_objects.load(bundle.kind))
+    return Trained(described(bundle, model, loss), _floats(history))
 
 
 def _scope(job: TrainingJob, ctx: "Context") -> AbstractContextManager[Any]:
@@ -133,24 +133,15 @@ def check_compilation(
     modules = {"optimizer": keras.optimizers, "loss": keras.losses, "metrics": keras.metrics}
     for setting, module in modules.items():
         special = _METRICS if setting == "metrics" else set[str]()
-        for name in _names(given.get(setting)):
+        for name in nested(given.get(setting)):  # which may have one for each output
+            if not isinstance(name, str):
+                continue
             try:
                 if name not in custom_objects and name not in special:
                     module.get(name)
             except ValueError:
                 meant = did_you_mean(name, {*special, *dir(module), *map(str.lower, dir(module))})
                 raise SpecError(f"{setting}={name!r}: Keras has none of this name{meant}") from None
-
-
-def _names(setting: Any) -> Iterator[str]:
-    """Yield the names in a setting of ``compile``, which may have one for each output."""
-    if isinstance(setting, str):
-        yield setting
-    elif isinstance(setting, Mapping):
-        yield from _names(list(setting.values()))
-    elif isinstance(setting, (list, tuple)):
-        for each in setting:
-            yield from _names(each)
 
 
 def adapt_layers(model: Any, dataset: Any) -> None:
@@ -234,7 +225,7 @@ def _compile(model: Any, job: TrainingJob) -> None:
 
 
 def _dataset(feed: "Feed", job: TrainingJob, model: Any, for_validation: bool = False) -> Any:
-    inputs = _inputs(model)
+    inputs = inputs_of(model)
     features = job.features[0] if len(job.features) == 1 else list(job.features)
     labels = job.labels[0] if len(job.labels) == 1 else list(job.labels)
     shapes = column_shapes(inputs, job.features, job.arrays, job.by_column["shapes"])
@@ -270,12 +261,6 @@ def _dataset(feed: "Feed", job: TrainingJob, model: Any, for_validation: bool = 
         return to_inputs(x if isinstance(x, Mapping) else {job.features[0]: x}, taken), y, weights
 
     return dataset.map(arrange)
-
-
-def _inputs(model: Any) -> list[TensorInfo]:
-    if not getattr(model, "built", True) or not getattr(model, "inputs", None):
-        return []
-    return [tensor_info(each.name.split(":")[0], each) for each in model.inputs]
 
 
 def _dtypes(spec: Any, columns: Sequence[str]) -> dict[str, str]:

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tensorflowonspark.columns import spread
+from tensorflowonspark.columns.arrays import split_at
 from tensorflowonspark.columns.layout import is_binary, is_list, is_text
 from tensorflowonspark.tfrecords.examples import BYTES, FLOAT, INT64, Encoded, Entries, Values, read_steps, read_values
 from tensorflowonspark.tfrecords.uniform import read_uniform
@@ -252,8 +253,7 @@ class _Feature:
 
 
 def _listed(elements: pa.Array, counts: Ints, kind: pa.DataType) -> pa.Array:
-    offsets = np.zeros(len(counts) + 1, np.int64)
-    np.cumsum(counts, out=offsets[1:])
+    offsets = split_at(counts)
     if pa.types.is_large_list(kind):
         return pa.LargeListArray.from_arrays(pa.array(offsets), elements, type=kind)
     return pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), elements, type=kind)

@@ -1,9 +1,9 @@
 """Functions that read and write files of records as DataFrames, on any supported Spark."""
 
 import pickle
-from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial, reduce
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from tensorflowonspark.keywords import ReadKeywords
 
+_Task = list[RecordSplit]
 _SAVE_MODES = ("append", "overwrite", "error", "errorifexists", "ignore")
 
 
@@ -116,7 +117,7 @@ def read_tfrecord(
     >>> read_tfrecord(spark, path, columns=["x"]).orderBy("x").collect()
     [Row(x=[0.0, 1.0]), Row(x=[1.0, 1.0]), Row(x=[2.0, 1.0])]
     """
-    storage.use(settings := storage.hadoop_settings(spark))
+    storage.use(storage.hadoop_settings(spark))
     given = Options.of(options)
     files = find([paths] if isinstance(paths, str) else list(paths), given)
     infer = partial(_seen_by_spark, spark, given)
@@ -125,30 +126,32 @@ def read_tfrecord(
     fields = arrow_columns(wanted, given, partition_types(files, given))
     tasks = plan(files, given.split_bytes)
     given = options_for(fields, files, given, inferred=schema is None)
+    return _by_task(spark, tasks, lambda splits: read(splits, fields, given), wanted)
+
+
+def _by_task(
+    spark: "SparkSession", tasks: list[_Task], function: Callable[[_Task], Iterator[pa.RecordBatch]], schema: Any
+) -> "DataFrame":
+    """Return what a function yields for each task, which Spark runs where it likes."""
+    settings = storage.settings()
 
     def rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         storage.use(settings)
         for batch in batches:
             for task in batch.column(0).to_pylist():
-                yield from read(tasks[task], fields, given)
+                yield from function(tasks[task])
 
-    return spark.range(0, len(tasks), 1, max(1, len(tasks))).mapInArrow(rows, wanted)
+    return spark.range(0, len(tasks), 1, max(1, len(tasks))).mapInArrow(rows, schema)
 
 
-def _seen_by_spark(spark: "SparkSession", options: Options, tasks: list[list[RecordSplit]]) -> dict[str, Seen]:
+def _seen_by_spark(spark: "SparkSession", options: Options, tasks: list[_Task]) -> dict[str, Seen]:
     """Return the features of all records by a Spark job."""
-    settings = storage.settings()
 
-    def summaries(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        storage.use(settings)
-        for batch in batches:
-            found = [pickle.dumps(seen_in(tasks[task], options)) for task in batch.column(0).to_pylist()]
-            yield pa.RecordBatch.from_pydict({"seen": pa.array(found, pa.binary())})
+    def summary(splits: _Task) -> Iterator[pa.RecordBatch]:
+        yield pa.RecordBatch.from_pydict({"seen": pa.array([pickle.dumps(seen_in(splits, options))], pa.binary())})
 
-    seen: dict[str, Seen] = {}
-    for row in spark.range(0, len(tasks), 1, max(1, len(tasks))).mapInArrow(summaries, "seen binary").collect():
-        seen = merged(seen, pickle.loads(row.seen))
-    return seen
+    rows = _by_task(spark, tasks, summary, "seen binary").collect()
+    return reduce(merged, (pickle.loads(row.seen) for row in rows), {})
 
 
 def write_tfrecord(

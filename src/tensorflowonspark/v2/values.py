@@ -8,19 +8,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from tensorflowonspark.columns.schema import named_type
 from tensorflowonspark.errors import SpecError
 
-_ARROW = {
-    **dict.fromkeys(("tinyint", "smallint", "int", "bigint"), pa.int64()),
-    **dict.fromkeys(("float", "double"), pa.float64()),
-    **dict.fromkeys(("string", "char", "varchar"), pa.string()),
-    "binary": pa.binary(),
-    "boolean": pa.bool_(),
-    "date": pa.date32(),
-    "timestamp": pa.timestamp("us", "UTC"),
-    "timestamp_ntz": pa.timestamp("us"),
-    "vector": pa.list_(pa.float64()),
-}
+_TEXT, _INTERVAL = re.compile(r"(var)?char\(\d+\)"), re.compile(r"interval (day|hour|minute|second).*")
 _CONVERTED: dict[str, Callable[[Any], Any]] = {
     "timestamp": datetime.astimezone,  # rows have naive timestamps in local time
     "vector": lambda vector: vector.toArray(),
@@ -43,7 +34,7 @@ def arrow_types(dtypes: Sequence[tuple[str, str]]) -> list[pa.DataType]:
     Examples
     --------
     >>> arrow_types([("a", "smallint"), ("b", "array<string>"), ("c", "decimal(5,2)")])
-    [DataType(int64), ListType(list<item: string>), Decimal128Type(decimal128(5, 2))]
+    [DataType(int16), ListType(list<item: string>), Decimal128Type(decimal128(5, 2))]
     """
     types = [_arrow_type(kind) for _, kind in dtypes]
     unsupported = [f"{name!r} ({kind})" for (name, kind), found in zip(dtypes, types, strict=True) if found is None]
@@ -59,11 +50,9 @@ def _arrow_type(kind: str) -> pa.DataType | None:
     if array := re.fullmatch(r"array<(.*)>", kind):
         inner = _arrow_type(array[1])
         return None if inner is None or pa.types.is_list(inner) else pa.list_(inner)
-    if decimal := re.fullmatch(r"decimal\((\d+),(\d+)\)", kind):
-        return pa.decimal128(int(decimal[1]), int(decimal[2]))
-    if re.match(r"interval (day|hour|minute|second)", kind):
-        return pa.duration("us")
-    return _ARROW.get(kind.partition("(")[0])
+    if kind == "vector":
+        return pa.list_(pa.float64())
+    return pa.duration("us") if _INTERVAL.fullmatch(kind) else named_type(_TEXT.sub("string", kind))
 
 
 def as_batch(

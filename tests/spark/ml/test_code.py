@@ -156,3 +156,17 @@ def test_a_model_that_was_loaded_where_code_is_refused_needs_a_safe_keras_where_
     assert stage._bundle.distrusted
     assert plan.model.distrusted
     assert not KerasModel.load(f"{tmp_path}/stage")._bundle.distrusted
+
+
+def test_a_class_that_the_user_gives_replaces_the_saved_one(spark, tmp_path):
+    """Under the name that is registered with Keras too."""
+    import keras
+
+    registered = keras.saving.register_keras_serializable("given")
+    KerasModel.from_keras(model_of(registered(layer("Given")))).save(f"{tmp_path}/stage")
+    second = registered(layer("Given"))
+    stage = KerasModel.load(f"{tmp_path}/stage").setCustomObjects({"Given": second})
+    stage.save(f"{tmp_path}/again")
+    for found in (stage, KerasModel.load(f"{tmp_path}/again")):
+        (own,) = (each for each in found.keras().layers if type(each).__name__ == "Given")
+        assert type(own) is second

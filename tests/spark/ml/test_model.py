@@ -48,6 +48,10 @@ def test_from_memory_from_a_file_and_from_a_saved_model(spark, tmp_path):
         assert predictions(stage.transform(pairs(spark))) == expected
         stage.save(str(tmp_path / f"stage-{number}"))
         assert predictions(KerasModel.load(str(tmp_path / f"stage-{number}")).transform(pairs(spark))) == expected
+    with pytest.raises(tfos.SpecError, match=r"something at file:.*stage-0: write\(\)\.overwrite"):
+        stage.save(str(tmp_path / "stage-0"))
+    stage.write().overwrite().save(str(tmp_path / "stage-0"))
+    assert KerasModel.load(str(tmp_path / "stage-0")).custom_code == ["function.pkl"]
 
 
 @pytest.mark.parametrize(

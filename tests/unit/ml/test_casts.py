@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from tensorflowonspark.columns import to_batch
 from tensorflowonspark.errors import FeedError
-from tensorflowonspark.ml.inputs import TensorInfo, held, to_inputs
+from tensorflowonspark.ml.inputs import TensorInfo, column_shapes, held, to_inputs
 
 INTEGERS = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"]
 FLOATS = ["float16", "float32", "float64"]
@@ -122,3 +122,11 @@ def test_on_jax_an_integer_of_64_bits_is_refused_and_does_not_become_another():
         assert to_inputs(features, held(inputs, "jax"))["p"].numpy() == 2**32 + 3
     finally:
         jax.config.update("jax_enable_x64", False)
+
+
+def test_a_column_has_the_shape_of_the_input_that_takes_it():
+    """Where names of some columns are those of other inputs, all are taken in order."""
+    inputs = [TensorInfo("a", (2, 2), "float32"), TensorInfo("b", (3,), "float32")]
+    assert column_shapes(inputs, ["b", "c"], ["b", "c"], {}) == {"b": (2, 2), "c": (3,)}
+    assert set(to_inputs({"b": tf.zeros((1, 2, 2)), "c": tf.zeros((1, 3))}, inputs)) == {"a", "b"}
+    assert column_shapes(inputs[:1], ["a", "b"], ["a", "b"], {"b": [1]}) == {"b": (1,)}

@@ -20,7 +20,7 @@ import tensorflowonspark.ml.mlflow as flavor
 from tensorflowonspark.ml import KerasEstimator, KerasModel
 from tensorflowonspark.ml.code import check_code
 from tensorflowonspark.ml.distribution import load_call
-from tensorflowonspark.ml.model_bundle import fetch_keras_model, fetch_saved_model
+from tensorflowonspark.ml.fetching import fetch_keras_model, fetch_saved_model
 from tensorflowonspark.ml.persistence import StageReader
 from tensorflowonspark.ml.serialization import load_model
 from tensorflowonspark.ml.taken_types import TakenTypes
@@ -240,7 +240,7 @@ def test_where_code_is_refused_keras_has_no_known_way_around_that(plain, refused
     import keras
 
     stage = StageReader(make).load_locally(str(plain))
-    received = pickle.loads(pickle.dumps(stage._bundle.to_serialized()))
+    received = pickle.loads(pickle.dumps(stage._bundle))
     monkeypatch.delenv("TFOS_LOAD_CODE")
     monkeypatch.setattr(keras, "__version__", version)
     if allowed:

@@ -1,12 +1,15 @@
 """DataFrames in other partitions, which have the same rows in the same order whenever Spark computes them."""
 
-from itertools import count
 from typing import TYPE_CHECKING
 
-from tensorflowonspark.columns import PLACE_BITS, plainly_named
+import numpy as np
+
+from tensorflowonspark.columns import PLACE_BITS, plainly_named, spark_hash
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+_TRIED = 100  # numbers for each partition, to which one of them goes
 
 
 def spread(frame: "DataFrame", workers: int) -> "DataFrame":
@@ -75,39 +78,22 @@ def dealt(frame: "DataFrame", tasks: int, marks: str = "") -> "DataFrame":
     # The first row of each partition goes to another task.
     first = f.xxhash64(f.shiftright(place, PLACE_BITS)) % tasks
     number = f.col(place).bitwiseAND((1 << PLACE_BITS) - 1)
-    targets = f.array(*map(f.lit, _targets(tasks)))
+    targets = f.array(*map(f.lit, _targets(tasks))).cast("array<bigint>")
     placed = (
         plain.withColumn(hashed, f.xxhash64(*plain.columns))
         .sortWithinPartitions(*order)
         .withColumn(place, f.monotonically_increasing_id())
         .withColumn(turn, f.element_at(targets, (f.pmod(first + number, f.lit(tasks)) + 1).cast("int")))
     )
-    parted = placed.repartition(tasks, turn).sortWithinPartitions(f.xxhash64(place))
+    parted = placed.repartition(tasks, turn).sortWithinPartitions(f.hash(place), place)
     return parted.select(*columns, place, hashed)
 
 
 def _targets(partitions: int) -> list[int]:
     """Return a number for each partition that Spark's hash partitioning sends to it."""
-    found: dict[int, int] = {}
-    for number in count():
-        if len(found) == partitions:
-            return [found[each] for each in range(partitions)]
-        found.setdefault(_spark_hash(number) % partitions, number)
-    raise AssertionError
-
-
-def _spark_hash(number: int) -> int:
-    """Return Spark's ``hash`` of an int, which is Murmur3."""
-
-    def rotated(value: int, bits: int) -> int:
-        return (value << bits | value >> (32 - bits)) & 0xFFFFFFFF
-
-    mixed = rotated(number * 0xCC9E2D51 & 0xFFFFFFFF, 15) * 0x1B873593 & 0xFFFFFFFF
-    found = (rotated(42 ^ mixed, 13) * 5 + 0xE6546B64) & 0xFFFFFFFF ^ 4
-    found = (found ^ found >> 16) * 0x85EBCA6B & 0xFFFFFFFF
-    found = (found ^ found >> 13) * 0xC2B2AE35 & 0xFFFFFFFF
-    found ^= found >> 16
-    return found - (1 << 32) if found >> 31 else found
+    numbers = np.arange(partitions * _TRIED)
+    found = dict(zip((spark_hash(numbers) % partitions).tolist(), numbers.tolist(), strict=True))
+    return [found[each] for each in range(partitions)]
 
 
 def new_column(frame: "DataFrame", name: str) -> str:

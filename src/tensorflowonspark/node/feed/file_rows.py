@@ -20,6 +20,7 @@ from tensorflowonspark.node.feed.selection import Selection
 from tensorflowonspark.node.feed.shard import Segment, Shard
 from tensorflowonspark.node.feed.windows import (
     FileSplit,
+    Piece,
     Read,
     WindowPlan,
     check_rows,
@@ -94,8 +95,7 @@ class FileRows:
                 if seed is not None:
                     rows = np.random.default_rng([*seed, number]).permutation(shard.rows)
                 if left is not None:
-                    pieces = [(each.split, each.first_row, each.batch.num_rows) for each in window]
-                    rows = rows[self._left_of(pieces, left)[rows]]
+                    rows = rows[self._left_of(window, left)[rows]]
                 yield Segment(before, shard.reader(selection.kinds), rows)
                 before += len(rows)
         finally:
@@ -115,10 +115,9 @@ class FileRows:
             before += rows
         return number + 1, before
 
-    def _left_of(self, pieces: Sequence[tuple[int, int, int]], left: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+    def _left_of(self, window: Sequence[Piece | Read], left: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
         """Return which rows of a window are left."""
-        found = [left[self._starts[split] + first :][:rows] for split, first, rows in pieces]
-        return np.concatenate(found)
+        return np.concatenate([left[self._starts[each.split] + each.first_row :][: each.rows] for each in window])
 
     def _shard(self, selection: Selection, window: list[Read]) -> Shard:
         """Return a window's rows; refuse values of another kind than the first rows have."""

@@ -6,10 +6,10 @@ at any window; where they are not, reading shows them. The windows are the same.
 """
 
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -42,15 +42,36 @@ class FileSplit(Protocol):
         """Return the number of its rows, which may need to be read."""
 
 
+class Piece(NamedTuple):
+    """Rows of a split: the number of the first in it, and how many follow each other."""
+
+    split: int
+    first_row: int
+    rows: int
+
+    def part(self, start: int, rows: int) -> "Piece":
+        """Return some of the rows: those from one on, as many as there are of so many."""
+        return Piece(self.split, self.first_row + start, min(rows, self.rows - start))
+
+
 class Read(NamedTuple):
-    """Rows that were read: the split, the number of the first in it, and the batch."""
+    """Rows of a split that were read."""
 
     split: int
     first_row: int
     batch: pa.RecordBatch
 
+    @property
+    def rows(self) -> int:
+        """How many they are."""
+        return int(self.batch.num_rows)
 
-_Piece = TypeVar("_Piece", bound=tuple[Any, ...])  # rows of a split, of which the first element is its number
+    def part(self, start: int, rows: int) -> "Read":
+        """Return some of the rows, as of a `Piece`."""
+        return Read(self.split, self.first_row + start, self.batch.slice(start, rows))
+
+
+_AnyPiece = TypeVar("_AnyPiece", Piece, Read)
 
 
 class WindowPlan(NamedTuple):
@@ -97,8 +118,8 @@ def plan_turns(splits: int, seed: Sequence[int] | None, window_rows: int) -> Win
     return WindowPlan(window_rows, order, 1 if seed is None else OPEN_SPLITS, -(-window_rows // OPEN_SPLITS))
 
 
-def window_pieces(plan: WindowPlan, rows: Sequence[int]) -> Generator[list[tuple[int, int, int]], None, None]:
-    """Yield what the windows of an epoch have, as `read_windows` reads it: splits, first rows in them, and numbers.
+def window_pieces(plan: WindowPlan, rows: Sequence[int]) -> Iterator[list[Piece]]:
+    """Yield what the windows of an epoch have, as `read_windows` reads it.
 
     Parameters
     ----------
@@ -109,29 +130,42 @@ def window_pieces(plan: WindowPlan, rows: Sequence[int]) -> Generator[list[tuple
 
     Examples
     --------
-    >>> list(window_pieces(WindowPlan(4, [0, 1], 2, 1), [3, 2]))
+    >>> [[tuple(each) for each in window] for window in window_pieces(WindowPlan(4, [0, 1], 2, 1), [3, 2])]
     [[(0, 0, 1), (0, 1, 1), (1, 0, 1), (1, 1, 1)], [(0, 2, 1)]]
     """
-    waiting = iter([split for split in plan.order if rows[split]])
-    turns = deque((split, 0) for _, split in zip(range(plan.width), waiting, strict=False))
-    window: list[tuple[int, int, int]] = []
-    room = plan.window_rows
-    while turns:
-        split, start = turns.popleft()
-        stop = min(start + plan.chunk_rows, rows[split])
-        if stop < rows[split]:
-            turns.append((split, stop))
-        elif (following := next(waiting, None)) is not None:
-            turns.append((following, 0))
-        while start < stop:
-            count = min(room, stop - start)
-            window.append((split, start, count))
-            start, room = start + count, room - count
-            if not room:
-                yield _by_split(window)
-                window, room = [], plan.window_rows
-    if window:
-        yield _by_split(window)
+    return _in_windows(_Turns(plan, rows), plan.window_rows)
+
+
+class _Turns(Iterator[Piece]):
+    """The splits in turn, each with the chunk that it has next, where their numbers of rows are known.
+
+    Attributes
+    ----------
+    waiting : iterator of int
+        The splits whose first turn is yet to come.
+    next : deque
+        The next chunk of each of the others that has one.
+    """
+
+    def __init__(self, plan: WindowPlan, rows: Sequence[int]) -> None:
+        self._plan = plan
+        self._rows = rows
+        self.waiting = iter([split for split in plan.order if rows[split]])
+        self.next = deque(self._chunk(split, 0) for _, split in zip(range(plan.width), self.waiting, strict=False))
+
+    def _chunk(self, split: int, start: int) -> Piece:
+        return Piece(split, start, self._rows[split] - start).part(0, self._plan.chunk_rows)
+
+    def __next__(self) -> Piece:
+        if not self.next:
+            raise StopIteration
+        chunk = self.next.popleft()
+        stop = chunk.first_row + chunk.rows
+        if stop < self._rows[chunk.split]:
+            self.next.append(self._chunk(chunk.split, stop))
+        elif (following := next(self.waiting, None)) is not None:
+            self.next.append(self._chunk(following, 0))
+        return chunk
 
 
 def check_rows(selection: Selection, summary: dict[str, ColumnSummary], split: int, name: str) -> None:
@@ -177,30 +211,26 @@ def read_windows(
     """
     chunks = _Chunks(splits, plan, rows, on_count)
     try:
-        window: list[Read] = []
-        room = plan.window_rows
-        for chunk in chunks.after(first_window * plan.window_rows):
-            for read in chunk:
-                start = 0
-                while start < read.batch.num_rows:
-                    taken = read.batch.slice(start, room)
-                    window.append(Read(read.split, read.first_row + start, taken))
-                    start, room = start + taken.num_rows, room - taken.num_rows
-                    if not room:
-                        yield _by_split(window)
-                        window, room = [], plan.window_rows
-        if window:
-            yield _by_split(window)
+        yield from _in_windows(chunks.after(first_window * plan.window_rows), plan.window_rows)
     finally:
         chunks.close()
 
 
-def _by_split(window: Sequence[_Piece]) -> list[_Piece]:
-    """Return the rows of a window by their splits, in the order in which these come."""
-    of_split: dict[int, list[_Piece]] = {}
-    for each in window:
-        of_split.setdefault(each[0], []).append(each)
-    return [each for found in of_split.values() for each in found]
+def _in_windows(pieces: Iterable[_AnyPiece], window_rows: int) -> Iterator[list[_AnyPiece]]:
+    """Yield windows of equally many rows, each by its splits, in the order in which these come."""
+    window: dict[int, list[_AnyPiece]] = {}
+    room = window_rows
+    for piece in pieces:
+        start = 0
+        while start < piece.rows:
+            part = piece.part(start, room)
+            window.setdefault(part.split, []).append(part)
+            start, room = start + part.rows, room - part.rows
+            if not room:
+                yield [each for found in window.values() for each in found]
+                window, room = {}, window_rows
+    if window:
+        yield [each for found in window.values() for each in found]
 
 
 class _Chunks:
@@ -228,8 +258,8 @@ class _Chunks:
         for each in (*self._turns, *self._ahead):
             each.close()
 
-    def after(self, rows: int) -> Iterator[list[Read]]:
-        """Yield the chunks that follow the first rows."""
+    def after(self, rows: int) -> Iterator[Read]:
+        """Yield what follows the first rows."""
         left = self._pass_over(rows)
         for each in self._turns:
             each.read_on(self._pool, self._plan.chunk_rows)
@@ -245,29 +275,23 @@ class _Chunks:
             else:
                 turn.read_on(self._pool, self._plan.chunk_rows)
                 self._turns.append(turn)
-            yield _without(chunk.rows, left)
-            left = 0
+            for read in chunk.rows:
+                passed = min(left, read.rows)
+                left -= passed
+                yield read.part(passed, read.rows)
 
     def _pass_over(self, rows: int) -> int:
         """Take the turns of the first rows without reading them; return how many are left of the chunk that follows."""
         if not rows:
             return 0
         assert self._rows is not None
-        self._turns.extend(
-            self._open(number) for _, number in zip(range(self._plan.width), self._waiting, strict=False)
-        )
-        while self._turns:
-            turn = self._turns[0]
-            size = min(self._plan.chunk_rows, self._rows[turn.number] - turn.next_row)
-            if rows < size:
-                break
-            rows -= size
-            turn.next_row += size
-            self._turns.popleft()
-            if turn.next_row < self._rows[turn.number]:
-                self._turns.append(turn)
-            elif (number := next(self._waiting, None)) is not None:
-                self._turns.append(self._open(number))
+        turns = _Turns(self._plan, self._rows)
+        while turns.next and turns.next[0].rows <= rows:
+            rows -= next(turns).rows
+        self._waiting = turns.waiting
+        for chunk in turns.next:
+            self._turns.append(self._open(chunk.split))
+            self._turns[-1].next_row = chunk.first_row
         return rows
 
     def _open(self, number: int) -> "_OpenSplit":
@@ -286,16 +310,6 @@ class _Chunks:
                 self._turns.append(found)
                 return True
             self._on_count(found.number, 0)
-
-
-def _without(reads: list[Read], rows: int) -> list[Read]:
-    """Return what was read, without the first rows."""
-    found = []
-    for each in reads:
-        cut = min(rows, each.batch.num_rows)
-        found.append(Read(each.split, each.first_row + cut, each.batch.slice(cut)))
-        rows -= cut
-    return found
 
 
 class _Chunk(NamedTuple):

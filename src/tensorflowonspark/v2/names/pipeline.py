@@ -13,7 +13,8 @@ from pyspark.ml.param import Param, Params, TypeConverters
 from tensorflowonspark.columns import select
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.ml.distribution import distribute
-from tensorflowonspark.ml.model_bundle import ModelBundle, fetch_saved_model
+from tensorflowonspark.ml.fetching import fetch_saved_model
+from tensorflowonspark.ml.model_bundle import ModelBundle
 from tensorflowonspark.ml.outputs import struct_of
 from tensorflowonspark.ml.predict import PredictPlan, with_results
 from tensorflowonspark.v2.deprecation import warn_deprecated
