@@ -1,6 +1,7 @@
 """Layers that keep a state, or draw numbers, or act on training and not on inference."""
 
 import keras
+import tensorflow as tf
 
 from tests.support.keras_table.cells import MULTI_WORKER, SEVERAL_REPLICAS, cell, on
 from tests.support.keras_table.training import trained, weights_of
@@ -184,8 +185,6 @@ def images(column, name):
 
 @cell("Layers", "StringLookup, IntegerLookup, Hashing, CategoryEncoding with a vocabulary")
 def lookup(column):
-    import tensorflow as tf
-
     words = keras.layers.StringLookup(vocabulary=["a", "b", "c"])
     numbers = keras.layers.IntegerLookup(vocabulary=[0, 1, 2])
     hashed = keras.layers.Hashing(4)
@@ -205,8 +204,6 @@ def lookup(column):
 
 @cell("Layers", "StringLookup and Normalization inside of the model")
 def inside(column):
-    import tensorflow as tf
-
     def change(x, y, w):
         return {"text": tf.gather(["a", "b", "z"], tf.argmax(x[:, :3], axis=1))[:, None], "x": x}, y, w
 
@@ -222,8 +219,6 @@ def inside(column):
 
 @cell("Layers", "TextVectorization with a vocabulary")
 def text(column):
-    import tensorflow as tf
-
     made = keras.layers.TextVectorization(output_mode="multi_hot", vocabulary=["low", "high", "mid"])
 
     def change(x, y, w):
