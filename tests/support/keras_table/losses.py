@@ -180,25 +180,15 @@ def added(column):
     return trained(column, build)
 
 
-@cell("Losses", "weights' regularizers")
-def regularized(column):
-    def build():
-        l2 = keras.regularizers.L1L2(0.01, 0.1)
-        return keras.Sequential(
-            [keras.Input((4,)), keras.layers.Dense(3, kernel_regularizer=l2), keras.layers.Dense(1)]
-        )
-
-    return trained(column, build)
+REGULARIZED = {
+    "weights' regularizers": lambda: keras.layers.Dense(3, kernel_regularizer=keras.regularizers.L1L2(0.01, 0.1)),
+    "an activity regularizer": lambda: keras.layers.Dense(3, activity_regularizer="l2"),
+}
 
 
-@cell("Losses", "an activity regularizer")
-def active(column):
-    def build():
-        return keras.Sequential(
-            [keras.Input((4,)), keras.layers.Dense(3, activity_regularizer="l2"), keras.layers.Dense(1)]
-        )
-
-    return trained(column, build)
+@cell("Losses", *REGULARIZED)
+def regularized(column, name):
+    return trained(column, lambda: keras.Sequential([keras.Input((4,)), REGULARIZED[name](), keras.layers.Dense(1)]))
 
 
 @cell("Losses", "compute_loss of a model's own")
