@@ -248,6 +248,7 @@ def losses(place):
     return {
         **found,
         "plain": _fit(place, line, "x", "y", metrics=["mae"], weighted_metrics=["mse"]),
+        "no second axis": _fit(place, lambda: [*line(), keras.layers.Reshape(())], "x", "y"),
         "weights": _fit(place, line, "x", "y", "w", metrics=["mae"], weighted_metrics=["mse"]),
         "mean_with_sample_weight": _fit(place, line, "x", "y", "w", loss=_BY_WEIGHT),
         "a mean of the batch": _fit(place, line, "x", "y", loss=mean),

@@ -136,12 +136,3 @@ def test_a_program_that_does_not_answer_is_named(spark, program, words, tmp_path
                 wait_for((tmp_path / "begun").exists)
             cluster.inference(spark.range(3), "y long", timeout=2 if program is _sleeps else 600)
     assert time.monotonic() - begin < 30
-
-
-@pytest.mark.masters("local")
-def test_a_program_that_raises_before_it_answers(spark):
-    def program(args, ctx):
-        raise LookupError("no model")
-
-    with pytest.raises(tfos.NodeError, match="LookupError: no model"), tfos.Cluster(spark, program) as cluster:
-        cluster.inference(spark.range(3), "y long")

@@ -65,37 +65,19 @@ class Share:
 
 
 def optimizers():
-    """Return settings of optimizers by name."""
+    """Return optimizers whose options meet, by name; each option by itself is in the table of Keras."""
     import keras
 
     known = keras.optimizers
-    names = ("AdamW", "Lamb", "Muon", "Nadam", "ScheduleFreeAdamW")  # those that this Keras has
-    kinds = [getattr(known, name) for name in names if hasattr(known, name)]
+    averaged = {"use_ema": True, "ema_momentum": 0.5, "ema_overwrite_frequency": 2}
     settings = {
-        "clipnorm": {"clipnorm": 0.1},
-        "clipvalue": {"clipvalue": 0.05},
-        "global_clipnorm": {"global_clipnorm": 0.1},
-        "weight_decay": {"weight_decay": 0.1},
-        "loss_scale_factor": {"loss_scale_factor": 128.0},
         "accumulation": {"gradient_accumulation_steps": 3},
         "accumulation, uneven": {"gradient_accumulation_steps": 5},
         "accumulation and clipnorm": {"gradient_accumulation_steps": 2, "clipnorm": 0.1},
-        "ema": {"use_ema": True},
-        "ema, overwriting": {"use_ema": True, "ema_momentum": 0.5, "ema_overwrite_frequency": 2},
-        "ema, accumulation and clipnorm": {
-            "clipnorm": 0.1,
-            "use_ema": True,
-            "ema_momentum": 0.5,
-            "ema_overwrite_frequency": 2,
-            "gradient_accumulation_steps": 2,
-        },
+        "ema, accumulation and clipnorm": {"gradient_accumulation_steps": 2, "clipnorm": 0.1, **averaged},
     }
-    made = {kind.__name__: (lambda kind=kind: kind(0.05)) for kind in kinds}
-    for name, each in settings.items():
-        made[f"Adam, {name}"] = lambda each=each: known.Adam(0.05, **each)
-    made["SGD, accumulation"] = lambda: known.SGD(0.05, momentum=0.9, gradient_accumulation_steps=2)
+    made = {f"Adam, {name}": lambda each=each: known.Adam(0.05, **each) for name, each in settings.items()}
     made["Nadam, accumulation"] = lambda: known.Nadam(0.05, gradient_accumulation_steps=2)
-    made["LossScale"] = lambda: known.LossScaleOptimizer(known.Adam(0.05), dynamic_growth_steps=2)
     made["LossScale, accumulation"] = lambda: known.LossScaleOptimizer(known.Adam(0.05, gradient_accumulation_steps=2))
     return made
 
@@ -297,43 +279,7 @@ def gans(share):
     yield "a GAN whose parts are not built", lambda: gan(built=False)
 
 
-def own_steps(share):
-    """Yield what is learned, and shown of it, with steps of a user's own."""
-    import keras
-    import tensorflow as tf
-
-    class Own(keras.Sequential):
-        """Has a step as Keras's guide to customizing ``fit`` writes it, and one that returns its loss as it is."""
-
-        def train_step(self, data):
-            x, y = data
-            with tf.GradientTape() as tape:
-                y_pred = self(x, training=True)
-                loss = self.compute_loss(x=x, y=y, y_pred=y_pred)
-            gradients = tape.gradient(loss, self.trainable_variables)
-            self.optimizer.apply(gradients, self.trainable_variables)
-            for metric in self.metrics:
-                if metric.name == "loss":
-                    metric.update_state(loss)
-                else:
-                    metric.update_state(y, y_pred)
-            return {metric.name: metric.result() for metric in self.metrics}
-
-        def test_step(self, data):
-            x, y = data
-            return {"loss": self.compute_loss(x=x, y=y, y_pred=self(x))}
-
-    def own():
-        x, y, _ = values()
-        model = share.model("sgd", kind=Own)
-        for layer in model.layers:
-            layer.kernel_regularizer = keras.regularizers.L2(0.01)
-        return share.fitted(model, x, y, validation_data=share.data(x[:_BATCH], y[:_BATCH]))
-
-    yield "an own step", own
-
-
-GROUPS = trained, weighted, compiled, gans, own_steps
+GROUPS = trained, weighted, compiled, gans
 ESSENTIAL = (
     "Adam, ema, accumulation and clipnorm",
     "LossScale, not finite",

@@ -85,14 +85,6 @@ def test_local_sgd_with_jax(spark):
     assert [each["rounds"] for each in results.values()] == [5, 5]
 
 
-def test_a_killed_worker_is_left_out_and_nobody_is_restarted(spark):
-    args = {"callback": "LocalSGD", "options": {"every": 2}, "kill": 5, "epochs": 3, "pause": 0.05}
-    results = train(spark, args, (90, 90, 90))
-    assert set(results) == {"worker:0", "worker:2"}
-    assert_equal(results)
-    assert {each["attempt"] for each in results.values()} == {0}
-
-
 def test_a_killed_worker_that_is_started_again_alone_joins_the_others(spark):
     args = {"callback": "DiLoCo", "options": {"every": 5}, "kill": 7, "epochs": 20, "pause": 0.2}
     results = train(spark, args, (90, 90, 90), restarts=tfos.RestartPolicy(scope="node"))

@@ -64,18 +64,3 @@ def test_all_start_again_if_the_chief_dies_and_restarts_are_allowed():
         results = cluster.shutdown(60)
     assert {attempt for _, _, attempt in results.values()} == {1}
     assert len(set(results.values())) == 1
-
-
-def test_a_program_that_raises_is_no_loss():
-    def program(args, ctx):
-        if ctx.index == 1:
-            args = {**args, "rounds": 2}
-        train(args, ctx)
-        if ctx.index == 1:
-            raise ValueError("wrong")
-
-    with (
-        pytest.raises(tfos.NodeError, match="its program raised ValueError: wrong"),
-        local_cluster(program, {"rounds": 4}, num_workers=2) as cluster,
-    ):
-        cluster.shutdown(60)

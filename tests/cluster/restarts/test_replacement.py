@@ -141,23 +141,6 @@ def passes_on_command(args, ctx):
     return ctx.attempt, rows
 
 
-@local
-def test_a_node_that_fails_too_often_is_an_error_of_all(spark):
-    def program(args, ctx):
-        if ctx.index == 1:
-            os._exit(7)
-        time.sleep(3600)
-
-    policy = RestartPolicy(1, scope="node")
-    with (
-        pytest.raises(tfos.NodeError) as caught,
-        tfos.Cluster(spark, program, num_workers=2, restarts=policy) as cluster,
-    ):
-        cluster.join()
-    assert (caught.value.node, caught.value.cause) == ("worker:1", "exited")
-    assert "(after 1 restarts of this node: max_restarts)" in caught.value.reason
-
-
 @pytest.mark.slow
 @local
 def test_run_feeds_a_node_that_is_started_again(spark):

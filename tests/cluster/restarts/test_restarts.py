@@ -4,7 +4,6 @@ import os
 import signal
 import time
 from contextlib import nullcontext
-from pathlib import Path
 
 import numpy as np
 import psutil
@@ -246,21 +245,6 @@ def test_a_stream_comes_again_as_a_whole_or_not_at_all(spark, tmp_path):
 
 
 # ---- the policy
-
-
-@local
-def test_a_programs_own_exception_does_not_count_unless_it_is_declared(spark, tmp_path):
-    def program(directory, ctx):
-        Path(directory, f"attempt-{ctx.attempt}").touch()
-        raise LookupError("nothing here")
-
-    with pytest.raises(tfos.NodeError, match="nothing here") as caught:
-        tfos.run(spark, program, str(tmp_path), restarts=2)
-    assert caught.value.cause == "raised"
-    assert len(list(tmp_path.iterdir())) == 1
-    with pytest.raises(tfos.NodeError, match="nothing here"):
-        tfos.run(spark, program, str(tmp_path), restarts=RestartPolicy(2, backoff=0.1, causes=["raised"]))
-    assert len(list(tmp_path.iterdir())) == 3
 
 
 @local

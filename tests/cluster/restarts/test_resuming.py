@@ -4,73 +4,11 @@ import os
 import signal
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import tensorflowonspark as tfos
-from tests.support.programs import small_frame, small_model
 
 pytestmark = [pytest.mark.masters("local"), pytest.mark.timeout(240)]
-
-
-def kill_once(args, ctx):
-    """Return a callback that ends this node as a memory shortage would, in the third epoch of the first run."""
-    import tensorflow as tf
-
-    class Kill(tf.keras.callbacks.Callback):
-        began = ()
-
-        def on_epoch_begin(self, epoch, logs=None):
-            self.began = [*self.began, epoch]
-            marker = Path(args["marker"])
-            if epoch == 2 and ctx.index == 1 and not marker.exists():
-                marker.touch()
-                os.kill(os.getpid(), signal.SIGKILL)
-
-    return Kill()
-
-
-def fit(args, ctx):
-    """Fit with checkpoints, in Keras 3 or tf_keras; return what the tests compare."""
-    import tensorflow as tf
-
-    keras = tf.keras
-    keras.utils.set_random_seed(3)
-    with tf.distribute.MultiWorkerMirroredStrategy().scope():
-        if "tf_keras" in keras.Model.__module__:
-            layers = [keras.layers.Dense(8, input_shape=(3,)), keras.layers.BatchNormalization(), keras.layers.Dense(1)]
-            model = keras.Sequential(layers)
-            model.compile("adam", "mse", weighted_metrics=["mae"])
-        else:
-            model = small_model()
-    callbacks = [kill := kill_once(args, ctx), ctx.checkpoint(args["directory"]).callback(args.get("every"))]
-    dataset = ctx.dataset(16, features="features", label="label", shuffle=False)
-    history = model.fit(dataset, epochs=4, verbose=0, callbacks=callbacks)
-    weights = [np.asarray(each.numpy()) for each in model.weights]
-    return kill.began, history.epoch, weights, int(model.optimizer.iterations.numpy())
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("legacy", "every"), [("0", None), ("0", 3), ("1", None)])
-def test_a_run_whose_worker_was_killed_ends_as_an_unbroken_one_does(spark, tmp_path, legacy, every):
-    frame = small_frame(spark, [50, 23]).cache()
-
-    def run(directory, marker):
-        args = {"directory": str(tmp_path / directory), "marker": str(tmp_path / marker), "every": every}
-        environment = {"TF_USE_LEGACY_KERAS": legacy}
-        return tfos.run(spark, fit, args, num_workers=2, data=frame.coalesce(2), env=environment)
-
-    (tmp_path / "never").touch()
-    unbroken = run("unbroken", "never")
-    with pytest.raises(tfos.NodeError, match="worker:1 .* ended by SIGKILL"):
-        run("broken", "marker")
-    again = run("broken", "marker")
-    for name, (began, epochs, weights, iterations) in again.items():
-        assert began == [2, 3]
-        assert epochs == [0, 1, 2, 3]
-        assert iterations == unbroken[name][3] == 4 * 5
-        for mine, theirs in zip(weights, unbroken[name][2], strict=True):
-            np.testing.assert_allclose(mine, theirs, rtol=1e-5)
 
 
 def synchronous(args, ctx):

@@ -132,13 +132,3 @@ def test_epochs_of_keras_prune_a_trial(spark, rows):
     tfos.tune(study, lambda _: estimator(epochs=200).fit(rows).history["loss"][-1], spark, n_trials=1)
     assert study.trials[0].state is TrialState.PRUNED
     assert len(study.trials[0].intermediate_values) < 200
-
-
-@pytest.mark.slow
-def test_a_study_goes_on_from_its_storage(spark, rows, tmp_path):
-    storage = f"sqlite:///{tmp_path}/study.db"
-    for expected in (2, 4):
-        study = optuna.create_study(study_name="s", storage=storage, load_if_exists=True)
-        objective = lambda trial: estimator(trial.suggest_float("rate", 0.01, 1)).fit(rows).history["loss"][-1]  # noqa: E731
-        tfos.tune(study, objective, spark, n_trials=2)
-        assert [each.state for each in study.trials] == [TrialState.COMPLETE] * expected

@@ -100,25 +100,6 @@ def test_one_worker_gives_what_plain_keras_gives(spark):
 
 
 @pytest.mark.masters("local")
-def test_several_feeds_one_after_another(spark):
-    def program(args, ctx):
-        return [(feed.total_rows, feed.columns, sum(1 for _ in feed.dataset(4))) for feed in ctx.feeds()]
-
-    with tfos.Cluster(spark, program, num_workers=2) as cluster:
-        cluster.train(spark.range(0, 10, 1, 2))
-        cluster.train(small_frame(spark, [3, 3, 3]))
-        results = cluster.join()
-    assert (
-        results["worker:0"]
-        == results["worker:1"]
-        == [
-            (10, ["id"], 3),
-            (9, ["features", "label", "id"], 3),
-        ]
-    )
-
-
-@pytest.mark.masters("local")
 @pytest.mark.parametrize("strategy", ["MultiWorkerMirroredStrategy", pytest.param("jax", marks=pytest.mark.slow)])
 def test_a_weight_for_each_time_step_trains_as_in_one_process(spark, strategy):
     def trained(data, **fit):
@@ -176,42 +157,6 @@ def test_elements_of_a_dataset(spark):
 
 
 @pytest.mark.masters("local")
-def test_strings_bytes_and_dicts_by_name(spark):
-    frame = spark.createDataFrame(
-        [("ä", b"\x00\x01", True), ("b", b"", False)], "text string, raw binary, flag boolean"
-    )
-
-    def program(args, ctx):
-        (batch,) = ctx.dataset(8, shuffle=False)
-        return {name: values.numpy().tolist() for name, values in batch.items()}
-
-    result = tfos.run(spark, program, data=frame)["worker:0"]
-    assert sorted(zip(result["text"], result["raw"], result["flag"], strict=True)) == [
-        (b"b", b"", False),
-        ("ä".encode(), b"\x00\x01", True),
-    ]
-    assert result["sample_weight"] == [1, 1]
-
-
-@pytest.mark.masters("local")
-@pytest.mark.parametrize(
-    ("frame", "words"),
-    [
-        (
-            lambda spark: spark.sql("select array(1) x union all select array(1, 2)"),
-            r"'x' holds arrays of different lengths.*partition",
-        ),
-        (lambda spark: spark.sql("select 1 x union all select null"), "'x' holds .*null.*partition"),
-        (lambda spark: spark.sql("select 1 y"), r"there is no column 'x': the rows have \['y'\]"),
-    ],
-    ids=["ragged", "null", "missing"],
-)
-def test_what_can_not_be_a_batch_is_named(spark, frame, words):
-    with pytest.raises(tfos.NodeError, match=words):
-        tfos.run(spark, lambda args, ctx: ctx.dataset(4, features="x", label="x"), data=frame(spark))
-
-
-@pytest.mark.masters("local")
 def test_an_empty_dataframe_is_reported(spark):
     """Once with partitions that turn out to be empty, once with none at all, for which Spark runs no task."""
     for frame in (spark.range(100).where("id < 0"), spark.sql("select 1 x where false")):
@@ -233,44 +178,10 @@ def test_a_column_that_no_tensor_holds_is_refused_before_anything_starts(spark):
 
 
 @pytest.mark.masters("local")
-def test_a_dataframe_that_spark_can_not_compute(spark):
-    frame = spark.sql("select raise_error('broken at its source') as x, id from range(4)")
-    with pytest.raises(tfos.FeedError, match="Spark could not compute and feed the DataFrame.*broken at its source"):
-        with tfos.Cluster(spark, lambda args, ctx: ctx.dataset(4), num_workers=1) as cluster:
-            cluster.train(frame.select("id", frame.x.cast("string").alias("x")))
-
-
-@pytest.mark.masters("local")
 def test_a_program_that_waits_for_rows_that_never_come(spark):
     with pytest.raises(tfos.NodeError, match=r"shut down without cluster.train\(df\)"):
         with tfos.Cluster(spark, lambda args, ctx: ctx.dataset(4)):
             pass
-
-
-@pytest.mark.masters("standalone")
-def test_a_task_that_spark_repeats_does_not_feed_twice(spark, tmp_path):
-    marker = tmp_path / "failed once"
-
-    def fail_once(batches):
-        for batch in batches:
-            for start in range(0, batch.num_rows, 10):
-                yield batch.slice(start, 10)
-            if not marker.exists():
-                marker.touch()
-                time.sleep(1)  # what was yielded is on its way to the node
-                raise RuntimeError("on purpose")
-
-    def program(args, ctx):
-        seen = []
-        for batch in ctx.dataset(40):
-            seen += batch["id"].numpy()[batch["sample_weight"].numpy() > 0].tolist()
-        return seen
-
-    with tfos.Cluster(spark, program, num_workers=2) as cluster:
-        cluster.train(spark.range(0, 200, 1, 2).mapInArrow(fail_once, "id long"))
-        results = cluster.join()
-    assert marker.exists()
-    assert sorted(sum(results.values(), [])) == list(range(200))
 
 
 def test_a_node_that_is_killed_in_training(spark):
@@ -325,23 +236,6 @@ def test_export_is_whole_and_runs_without_us(spark, tmp_path):
     for result in results.values():
         np.testing.assert_allclose(next(iter(saved.values())), result, rtol=1e-5)
         np.testing.assert_allclose(loaded(ones), result, rtol=1e-5)
-
-
-@pytest.mark.masters("local")
-def test_a_program_that_reads_its_own_data_with_a_custom_loop(spark):
-    def program(args, ctx):
-        import tensorflow as tf
-
-        strategy = tf.distribute.MultiWorkerMirroredStrategy()
-        dataset = tf.data.Dataset.range(ctx.index * 10, ctx.index * 10 + 10).batch(5)
-        with strategy.scope():
-            total = tf.Variable(0, dtype=tf.int64)
-        for batch in dataset:
-            context = tf.function(lambda each: tf.reduce_sum(each))(batch)
-            total.assign_add(strategy.reduce("SUM", context, axis=None))
-        return int(total.numpy())
-
-    assert set(tfos.run(spark, program, num_workers=2).values()) == {sum(range(20))}
 
 
 @pytest.mark.smoke

@@ -102,16 +102,6 @@ def test_a_command_line_comes_as_it_is(spark, tmp_path):
     assert Path(path).read_text() == "[(0,), (1,)] 3 True"
 
 
-def fail(args, ctx):
-    ctx.get_data_feed().next_batch(1)
-    raise LookupError("no such label: 7")
-
-
-def test_an_error_of_the_program_arrives(spark):
-    with pytest.raises(tfos.NodeError, match=r"(?s)LookupError.*no such label: 7"):
-        TFEstimator(fail, {}).setInputMapping({"id": "i"}).fit(spark.range(1000))
-
-
 def test_rows_that_spark_cant_make_end_the_cluster(spark):
     spoilt = spark.range(1000).select(
         f.when(f.col("id") < 999, f.col("id")).otherwise(f.raise_error(f.lit("spoilt"))).alias("id")

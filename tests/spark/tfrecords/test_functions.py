@@ -208,19 +208,6 @@ def test_bad_records_are_reported_or_left_out(spark, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("path", "options", "message"),
-    [
-        ("/no/such", {}, "there is no file or directory '/no/such'"),
-        ("/tmp", {"mode": "SLOPPY"}, "option mode='SLOPPY': expected one of FAILFAST, PERMISSIVE, DROPMALFORMED"),
-        ("/tmp", {"splitBytes": "many"}, "option splitBytes='many': expected a number of bytes above 0"),
-    ],
-)
-def test_what_can_not_be_read_is_refused(spark, path, options, message):
-    with pytest.raises(tfos.SpecError, match=message):
-        tfos.read_tfrecord(spark, path, **options)
-
-
-@pytest.mark.parametrize(
     ("columns", "partition_by", "message"),
     [
         ("1 as id", ["z"], "there is no column z, only id"),

@@ -54,14 +54,6 @@ def test_a_file_that_2x_wrote(spark, tmp_path):
     ]
 
 
-@local
-def test_records_that_tensorflow_wrote(spark, tmp_path):
-    path = write(tmp_path / "records", example(i=ints(1), f=floats(0.5, 1.5), t=texts(b"one"), b=texts(b"two")))
-    frame = load(spark, path, "b")
-    assert frame.schema.simpleString() == "struct<b:binary,f:array<double>,i:bigint,t:string>"
-    assert collected(frame) == [(b"two", [0.5, 1.5], 1, "one")]
-
-
 TYPES = (
     "byte tinyint, short smallint, int int, long bigint, float float, double double, flag boolean, text string, "
     "raw binary, day date, moment timestamp, price decimal(12,3), ints array<int>, floats array<double>, "

@@ -54,6 +54,12 @@ def cell(group, *names, **options):
     return register
 
 
+def table(group, programs, **options):
+    """Register programs by their names."""
+    for name, run in programs.items():
+        cell(group, name, **options)(run)
+
+
 def on(columns, reason):
     """Return the same text for several columns."""
     return dict.fromkeys((columns,) if isinstance(columns, str) else columns, reason)

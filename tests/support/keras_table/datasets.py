@@ -2,6 +2,7 @@
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 from tests.support.keras_table.cells import MULTI_WORKER, SYNCHRONOUS, cell, on
 from tests.support.keras_table.training import in_steps
@@ -19,8 +20,6 @@ class Counting(keras.Model):
         return x
 
     def train_step(self, data):
-        import tensorflow as tf
-
         _, ids, weights = keras.utils.unpack_x_y_sample_weight(data)
         weights = tf.ones_like(ids, tf.float32) if weights is None else weights
         (count,) = tf.numpy_function(self._note, [ids, weights], [tf.float32])
@@ -53,8 +52,6 @@ def counted(column, make, data, epochs=2, steps=None):
 
 
 def _kept(*row):
-    import tensorflow as tf
-
     ids = row[1]
     if isinstance(ids, tf.RaggedTensor):
         ids = ids.flat_values
@@ -69,117 +66,23 @@ def _noted(x, y, w):
     return x, y, w
 
 
-def _by_rows(size=8):
-    return lambda data, change: change(data.unbatch()).batch(size)
-
-
-def _window(data):
-    import tensorflow as tf
-
-    return data.unbatch().window(8).flat_map(lambda *parts: tf.data.Dataset.zip(parts).batch(8))
-
-
-def _scanned(data):
-    return data.scan(np.int64(0), lambda state, row: (state + 1, row))
-
-
-def _grouped(data):
-    rows = data.unbatch()
-    return rows.group_by_window(lambda x, y, w: y % 2, lambda key, window: window.batch(8), window_size=8)
-
-
-def _bucketed(data):
-    import tensorflow as tf
-
-    rows = data.unbatch()
-    return rows.bucket_by_sequence_length(lambda x, y, w: tf.cast(y % 3, tf.int32) + 1, [2], [8, 8])
-
-
 def _resampled(data):
-    import tensorflow as tf
-
     rows = data.unbatch()
     kept = rows.rejection_resample(lambda x, y, w: tf.cast(y % 2, tf.int32), [0.5, 0.5], [0.5, 0.5], seed=1)
     return kept.map(lambda _label, row: row).batch(8)
 
 
-def _zipped(data):
-    import tensorflow as tf
-
-    return tf.data.Dataset.zip(data, tf.data.Dataset.range(1000)).map(lambda row, _: row)
-
-
-def _joined(data):
-    return data.take(1).concatenate(data.skip(1))
-
-
-def _interleaved(data):
-    import tensorflow as tf
-
-    return tf.data.Dataset.range(1).interleave(lambda _: data, cycle_length=1)
-
-
-def _interleaved_inside(data):
-    import tensorflow as tf
-
-    return data.interleave(
-        lambda x, y, w: tf.data.Dataset.from_tensors((x, y, w)), cycle_length=2, num_parallel_calls=2
-    )
-
-
-def _flat_mapped(data):
-    import tensorflow as tf
-
-    return data.flat_map(lambda x, y, w: tf.data.Dataset.from_tensors((x, y, w)))
-
-
-def _flat_mapped_rows(data):
-    import tensorflow as tf
-
-    return data.flat_map(lambda x, y, w: tf.data.Dataset.from_tensor_slices((x, y, w))).batch(8)
-
-
-def _sampled(data):
-    import tensorflow as tf
-
-    return tf.data.Dataset.sample_from_datasets([data.take(2), data.skip(2)], seed=3, stop_on_empty_dataset=False)
-
-
 def _chosen(data):
-    import tensorflow as tf
-
     choice = tf.data.Dataset.from_tensor_slices(np.array([0, 1, 0], "i8"))
     return tf.data.Dataset.choose_from_datasets([data.take(2), data.skip(2)], choice)
 
 
-def _generated(data):
-    import tensorflow as tf
-
-    return tf.data.Dataset.from_generator(lambda: iter(data), output_signature=data.element_spec)
-
-
 def _generated_rows(data):
-    import tensorflow as tf
-
     rows = data.unbatch()
     return tf.data.Dataset.from_generator(lambda: iter(rows), output_signature=rows.element_spec).batch(8)
 
 
-def _optional(data):
-    def change(inner):
-        return inner.map(_noted)
-
-    return data.apply(change)
-
-
-def _ragged(data):
-    rows = data.unbatch().map(lambda x, y, w: (y, y, w))
-    return rows.ragged_batch(8)
-
-
 def _sliced(data):
-    import tensorflow as tf
-
     batches = list(data)
     return tf.data.Dataset.from_tensor_slices(
         tuple(np.concatenate([np.asarray(batch[place]) for batch in batches]) for place in range(3))
@@ -201,36 +104,48 @@ WHOLE = {  # all rows come, once in each epoch
     "cache, shuffle": lambda data: data.cache().shuffle(4, seed=1),
     "prefetch": lambda data: data.prefetch(2),
     "prefetch(AUTOTUNE)": lambda data: data.prefetch(-1),
-    "interleave over ours": _interleaved,
-    "interleave of what our elements give": _interleaved_inside,
-    "flat_map": _flat_mapped,
-    "flat_map to rows, batch": _flat_mapped_rows,
-    "zip": _zipped,
-    "concatenate": _joined,
-    "window, flat_map": _window,
-    "scan": _scanned,
+    "interleave over ours": lambda data: tf.data.Dataset.range(1).interleave(lambda _: data, cycle_length=1),
+    "interleave of what our elements give": lambda data: data.interleave(
+        lambda x, y, w: tf.data.Dataset.from_tensors((x, y, w)), cycle_length=2, num_parallel_calls=2
+    ),
+    "flat_map": lambda data: data.flat_map(lambda x, y, w: tf.data.Dataset.from_tensors((x, y, w))),
+    "flat_map to rows, batch": lambda data: data.flat_map(
+        lambda x, y, w: tf.data.Dataset.from_tensor_slices((x, y, w))
+    ).batch(8),
+    "zip": lambda data: tf.data.Dataset.zip(data, tf.data.Dataset.range(1000)).map(lambda row, _: row),
+    "concatenate": lambda data: data.take(1).concatenate(data.skip(1)),
+    "window, flat_map": lambda data: (
+        data.unbatch().window(8).flat_map(lambda *parts: tf.data.Dataset.zip(parts).batch(8))
+    ),
+    "scan": lambda data: data.scan(np.int64(0), lambda state, row: (state + 1, row)),
     "enumerate": lambda data: data.enumerate().map(lambda _, row: row),
-    "group_by_window": _grouped,
-    "bucket_by_sequence_length": _bucketed,
-    "ragged_batch": _ragged,
-    "sample_from_datasets": _sampled,
+    "group_by_window": lambda data: data.unbatch().group_by_window(
+        lambda x, y, w: y % 2, lambda key, window: window.batch(8), window_size=8
+    ),
+    "bucket_by_sequence_length": lambda data: data.unbatch().bucket_by_sequence_length(
+        lambda x, y, w: tf.cast(y % 3, tf.int32) + 1, [2], [8, 8]
+    ),
+    "ragged_batch": lambda data: data.unbatch().map(lambda x, y, w: (y, y, w)).ragged_batch(8),
+    "sample_from_datasets": lambda data: tf.data.Dataset.sample_from_datasets(
+        [data.take(2), data.skip(2)], seed=3, stop_on_empty_dataset=False
+    ),
     "choose_from_datasets": _chosen,
-    "apply": _optional,
+    "apply": lambda data: data.apply(lambda inner: inner.map(_noted)),
     "with_options": lambda data: data.with_options(_options()),
     "with_options: AutoShardPolicy.DATA": lambda data: data.with_options(_sharding("DATA")),
     "with_options: AutoShardPolicy.FILE": lambda data: data.with_options(_sharding("FILE")),
     "ignore_errors": lambda data: data.ignore_errors(),
     "assert_cardinality": lambda data: data.apply(_cardinality(data)),
     "unique": lambda data: data.unbatch().map(lambda x, y, w: y).unique().batch(8).map(lambda y: (y, y)),
-    "from_generator over ours": _generated,
+    "from_generator over ours": lambda data: tf.data.Dataset.from_generator(
+        lambda: iter(data), output_signature=data.element_spec
+    ),
     "from_generator over ours, row by row": _generated_rows,
     "take_while": lambda data: data.take_while(lambda x, y, w: True),
 }
 
 
 def _options():
-    import tensorflow as tf
-
     options = tf.data.Options()
     options.deterministic = True
     options.threading.private_threadpool_size = 1
@@ -238,16 +153,12 @@ def _options():
 
 
 def _sharding(policy):
-    import tensorflow as tf
-
     options = tf.data.Options()
     options.experimental_distribute.auto_shard_policy = getattr(tf.data.experimental.AutoShardPolicy, policy)
     return options
 
 
 def _cardinality(data):
-    import tensorflow as tf
-
     return tf.data.experimental.assert_cardinality(int(data.cardinality()))
 
 
@@ -267,8 +178,6 @@ PART = {  # fewer rows, or more: those that one process gets for global batches
 
 
 def _masked(values, mask):
-    import tensorflow as tf
-
     return tf.boolean_mask(values, mask)
 
 
@@ -328,8 +237,6 @@ def cache_file(column):
 
 @cell("tf.data", "save, load", columns=SYNCHRONOUS)
 def save(column):
-    import tensorflow as tf
-
     place = str(column.place() / f"saved-{column.ctx.index if column.ctx else 0}")
 
     def make(data):
@@ -341,8 +248,6 @@ def save(column):
 
 @cell("tf.data", "sparse_batch")
 def sparse_batch(column):
-    import tensorflow as tf
-
     def make(data):
         rows = data.unbatch().map(lambda x, y, w: y[None])
         return rows.sparse_batch(8, [1]).map(lambda sparse: (tf.sparse.to_dense(sparse)[:, 0],) * 2)
@@ -365,6 +270,4 @@ def read(column):
 
 
 def _sum(values):
-    import tensorflow as tf
-
     return tf.reduce_sum(values)

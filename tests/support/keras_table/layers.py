@@ -1,6 +1,7 @@
 """Layers that keep a state, or draw numbers, or act on training and not on inference."""
 
 import keras
+import tensorflow as tf
 
 from tests.support.keras_table.cells import MULTI_WORKER, SEVERAL_REPLICAS, cell, on
 from tests.support.keras_table.training import trained, weights_of
@@ -63,6 +64,18 @@ def _sequence(*layers):
     )
 
 
+def _image(layers):
+    return lambda: keras.Sequential(
+        [
+            keras.Input((4,)),
+            keras.layers.Reshape((2, 2, 1)),
+            *layers(),
+            keras.layers.Flatten(),
+            keras.layers.Dense(1),
+        ]
+    )
+
+
 @cell("Layers", *DETERMINISTIC)
 def deterministic(column, name):
     return trained(column, _model(DETERMINISTIC[name]))
@@ -85,7 +98,7 @@ def frozen_normalization(column):
 
 @cell("Layers", "BatchNormalization, synchronized=True, on rows that fill up", columns=(MULTI_WORKER,))
 def padded_normalization(column):
-    layer = {"BatchNormalization": lambda: keras.layers.BatchNormalization(synchronized=True)}["BatchNormalization"]
+    layer = DETERMINISTIC["BatchNormalization, synchronized=True"]
     return trained(column, _model(layer), data=column.filled_up())["weights"]
 
 
@@ -146,18 +159,7 @@ def time(column):
 
 @cell("Layers", "ConvLSTM1D")
 def convolutional_memory(column):
-    def build():
-        return keras.Sequential(
-            [
-                keras.Input((4,)),
-                keras.layers.Reshape((2, 2, 1)),
-                keras.layers.ConvLSTM1D(2, 2, padding="same"),
-                keras.layers.Flatten(),
-                keras.layers.Dense(1),
-            ]
-        )
-
-    return trained(column, build)
+    return trained(column, _image(lambda: [keras.layers.ConvLSTM1D(2, 2, padding="same")]))
 
 
 @cell("Layers", "MultiHeadAttention, Attention, Embedding")
@@ -175,17 +177,11 @@ def attention(column):
 
 @cell("Layers", *IMAGES)
 def images(column, name):
-    def build():
-        layers = [keras.Input((4,)), keras.layers.Reshape((2, 2, 1)), *IMAGES[name]()]
-        return keras.Sequential([*layers, keras.layers.Flatten(), keras.layers.Dense(1)])
-
-    return trained(column, build)
+    return trained(column, _image(IMAGES[name]))
 
 
 @cell("Layers", "StringLookup, IntegerLookup, Hashing, CategoryEncoding with a vocabulary")
 def lookup(column):
-    import tensorflow as tf
-
     words = keras.layers.StringLookup(vocabulary=["a", "b", "c"])
     numbers = keras.layers.IntegerLookup(vocabulary=[0, 1, 2])
     hashed = keras.layers.Hashing(4)
@@ -205,8 +201,6 @@ def lookup(column):
 
 @cell("Layers", "StringLookup and Normalization inside of the model")
 def inside(column):
-    import tensorflow as tf
-
     def change(x, y, w):
         return {"text": tf.gather(["a", "b", "z"], tf.argmax(x[:, :3], axis=1))[:, None], "x": x}, y, w
 
@@ -222,8 +216,6 @@ def inside(column):
 
 @cell("Layers", "TextVectorization with a vocabulary")
 def text(column):
-    import tensorflow as tf
-
     made = keras.layers.TextVectorization(output_mode="multi_hot", vocabulary=["low", "high", "mid"])
 
     def change(x, y, w):
@@ -261,33 +253,14 @@ def lora(column):
 
 @cell("Layers", "augmentation: RandomFlip, RandomRotation", different=on(SEVERAL_REPLICAS, _DRAWN))
 def augmentation(column):
-    def build():
-        return keras.Sequential(
-            [
-                keras.Input((4,)),
-                keras.layers.Reshape((2, 2, 1)),
-                keras.layers.RandomFlip(seed=1),
-                keras.layers.RandomRotation(0.4, seed=2),
-                keras.layers.Flatten(),
-                keras.layers.Dense(1),
-            ]
-        )
-
-    return trained(column, build)
+    drawn = _image(lambda: [keras.layers.RandomFlip(seed=1), keras.layers.RandomRotation(0.4, seed=2)])
+    return trained(column, drawn)
 
 
 @cell("Layers", "augmentation: evaluate and predict")
 def augmented_inference(column):
     with column.scope():
-        model = keras.Sequential(
-            [
-                keras.Input((4,)),
-                keras.layers.Reshape((2, 2, 1)),
-                keras.layers.RandomRotation(0.4, seed=2),
-                keras.layers.Flatten(),
-                keras.layers.Dense(1),
-            ]
-        )
+        model = _image(lambda: [keras.layers.RandomRotation(0.4, seed=2)])()
         model.compile("sgd", "mse")
     return [model.predict(column.x, verbose=0), model.evaluate(column.uneven(), verbose=0), weights_of(model)]
 

@@ -2,6 +2,7 @@
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 from tests.support.keras_table.cells import SEVERAL_REPLICAS, SYNCHRONOUS, cell, on
 from tests.support.keras_table.training import linear, mapped, trained, weights_of
@@ -13,44 +14,30 @@ _BATCHWISE = (
 
 
 def _probabilities(x, y):
-    import tensorflow as tf
-
     return x, tf.nn.softmax(x[:, :3] * 2.0)
 
 
 def _one_hot(x, y):
-    import tensorflow as tf
-
     return x, tf.one_hot(tf.argmax(x[:, :3], axis=1), 3)
 
 
 def _class(x, y):
-    import tensorflow as tf
-
     return x, tf.argmax(x[:, :3], axis=1)
 
 
 def _binary(x, y):
-    import tensorflow as tf
-
     return x, tf.cast(y > 0.5, tf.float32)[:, None]
 
 
 def _signs(x, y):
-    import tensorflow as tf
-
     return x, tf.where(y > 0.5, 1.0, -1.0)[:, None]
 
 
 def _positive(x, y):
-    import tensorflow as tf
-
     return x, tf.abs(y)[:, None] + 0.1
 
 
 def _plain(x, y):
-    import tensorflow as tf
-
     return x, tf.stack([y, y * 2, y - 1], axis=1)
 
 
@@ -111,8 +98,6 @@ def batchwise(column, name):
 @cell("Losses", "CTC")
 def ctc(column):
     def change(x, y):
-        import tensorflow as tf
-
         return x, tf.stack([tf.argmax(x[:, :2], axis=1) + 1, tf.argmax(x[:, 2:], axis=1) + 1], axis=1)
 
     with column.scope():
@@ -166,8 +151,6 @@ def unreduced(column):
 
 @cell("Losses", "reduction='mean_with_sample_weight'")
 def by_weight(column):
-    import tensorflow as tf
-
     data = column.even().map(lambda x, y, w: (x, y, w * tf.abs(x[:, 0])))
     return trained(column, loss=keras.losses.MeanSquaredError(reduction="mean_with_sample_weight"), data=data)
 
@@ -175,8 +158,6 @@ def by_weight(column):
 @cell("Losses", "of time steps behind a mask", columns=SYNCHRONOUS)
 def masked(column):
     def change(x, y, w):
-        import tensorflow as tf
-
         tokens = tf.where(x > 0.3, x, 0.0)[..., None]  # of each row another number
         return tokens, tokens * 2.0, w[:, None]
 
@@ -199,25 +180,15 @@ def added(column):
     return trained(column, build)
 
 
-@cell("Losses", "weights' regularizers")
-def regularized(column):
-    def build():
-        l2 = keras.regularizers.L1L2(0.01, 0.1)
-        return keras.Sequential(
-            [keras.Input((4,)), keras.layers.Dense(3, kernel_regularizer=l2), keras.layers.Dense(1)]
-        )
-
-    return trained(column, build)
+REGULARIZED = {
+    "weights' regularizers": lambda: keras.layers.Dense(3, kernel_regularizer=keras.regularizers.L1L2(0.01, 0.1)),
+    "an activity regularizer": lambda: keras.layers.Dense(3, activity_regularizer="l2"),
+}
 
 
-@cell("Losses", "an activity regularizer")
-def active(column):
-    def build():
-        return keras.Sequential(
-            [keras.Input((4,)), keras.layers.Dense(3, activity_regularizer="l2"), keras.layers.Dense(1)]
-        )
-
-    return trained(column, build)
+@cell("Losses", *REGULARIZED)
+def regularized(column, name):
+    return trained(column, lambda: keras.Sequential([keras.Input((4,)), REGULARIZED[name](), keras.layers.Dense(1)]))
 
 
 @cell("Losses", "compute_loss of a model's own")
@@ -247,8 +218,6 @@ def class_weight(column):
 
 @cell("Losses", "class_weight beside weights of the rows")
 def class_weight_and_weights(column):
-    import tensorflow as tf
-
     return _class_weighted(
         column, column.even().map(lambda x, y, w: (x, _class(x, y)[1], w * tf.abs(x[:, 0]))), own=True
     )
@@ -274,14 +243,10 @@ def _class_weighted(column, data, own=False):
 
 
 def _gather(values, places):
-    import tensorflow as tf
-
     return tf.gather(tf.constant(values), places)
 
 
 @cell("Losses", "weights of the rows")
 def weighted(column):
-    import tensorflow as tf
-
     data = column.even().map(lambda x, y, w: (x, y, w * tf.abs(x[:, 0])))
     return trained(column, data=data, weighted_metrics=["mae"], metrics=["mse"])

@@ -2,9 +2,10 @@
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 from tests.support.keras_table import rows
-from tests.support.keras_table.cells import MULTI_WORKER, SYNCHRONOUS, cell, on
+from tests.support.keras_table.cells import MULTI_WORKER, SYNCHRONOUS, cell, on, table
 from tests.support.keras_table.columns import MIRRORED
 from tests.support.keras_table.datasets import Rows
 from tests.support.keras_table.training import linear, mapped, weights_of
@@ -23,34 +24,28 @@ def _fit(column, *arguments, build=linear, compiled=None, **options):
     return {"weights": weights_of(model), "history": history}
 
 
-@cell("fit", "validation_data: a fed dataset")
-def validated(column):
-    return _fit(column, column.even(), validation_data=column.uneven())
+def _fit_even(**options):
+    """Return a program that fits on a fed dataset."""
+    return lambda column: _fit(column, column.even(), **options)
 
 
-@cell("fit", "validation_data: arrays, validation_freq")
-def validated_on_arrays(column):
-    return _fit(column, column.even(), validation_data=(column.x, column.y), validation_freq=2)
-
-
-@cell("fit", "validation_data, validation_steps")
-def validation_steps(column):
-    return _fit(column, column.even(), validation_data=column.even(), validation_steps=2)
-
-
-@cell("fit", "steps_per_epoch, with repeat()")
-def steps(column):
-    return _fit(column, column.even().repeat(), steps_per_epoch=2, epochs=3)
-
-
-@cell("fit", "steps_per_epoch, without repeat()")
-def steps_without(column):
-    return _fit(column, column.even(), steps_per_epoch=2, epochs=1)
-
-
-@cell("fit", "initial_epoch")
-def initial(column):
-    return _fit(column, column.even(), initial_epoch=1, epochs=3)
+table(
+    "fit",
+    {
+        "validation_data: a fed dataset": lambda column: _fit(column, column.even(), validation_data=column.uneven()),
+        "validation_data: arrays, validation_freq": lambda column: _fit(
+            column, column.even(), validation_data=(column.x, column.y), validation_freq=2
+        ),
+        "validation_data, validation_steps": lambda column: _fit(
+            column, column.even(), validation_data=column.even(), validation_steps=2
+        ),
+        "steps_per_epoch, with repeat()": lambda column: _fit(
+            column, column.even().repeat(), steps_per_epoch=2, epochs=3
+        ),
+        "steps_per_epoch, without repeat()": _fit_even(steps_per_epoch=2, epochs=1),
+        "initial_epoch": _fit_even(initial_epoch=1, epochs=3),
+    },
+)
 
 
 @cell("fit", "twice, the same dataset")
@@ -60,19 +55,14 @@ def again(column):
     return [model.fit(data, epochs=2, verbose=0).history for _ in range(2)] + weights_of(model)
 
 
-@cell("fit", "steps_per_execution=2")
-def execution(column):
-    return _fit(column, column.even(), compiled={"steps_per_execution": 2})
-
-
-@cell("fit", "run_eagerly=True")
-def eagerly(column):
-    return _fit(column, column.even(), compiled={"run_eagerly": True})
-
-
-@cell("fit", "jit_compile=True")
-def compiled(column):
-    return _fit(column, column.even(), compiled={"jit_compile": True})
+table(
+    "fit",
+    {
+        "steps_per_execution=2": _fit_even(compiled={"steps_per_execution": 2}),
+        "run_eagerly=True": _fit_even(compiled={"run_eagerly": True}),
+        "jit_compile=True": _fit_even(compiled={"jit_compile": True}),
+    },
+)
 
 
 @cell("fit", "jit_compile=True: evaluate, predict, train_on_batch")
@@ -85,30 +75,21 @@ def compiled_others(column):
     ]
 
 
-@cell("fit", "verbose=1 and 2")
-def verbose(column):
-    return [_fit(column, column.even(), verbose=each, epochs=1) for each in (1, 2)]
+def _fit_arrays(batch_size=16, **options):
+    """Return a program that fits on the arrays that all workers have."""
+    return lambda column: _fit(column, column.x, column.y, batch_size=batch_size, shuffle=False, **options)
 
 
-@cell("fit", "auto_scale_loss=False")
-def unscaled(column):
-    return _fit(column, column.even(), compiled={"auto_scale_loss": False})
-
-
-@cell("fit", "arrays that all workers have")
-def arrays(column):
-    return _fit(column, column.x, column.y, batch_size=16, shuffle=False)
-
-
-@cell("fit", "arrays with weights")
-def weighted_arrays(column):
-    weights = np.abs(column.x[:, 0])
-    return _fit(column, column.x, column.y, batch_size=16, shuffle=False, sample_weight=weights)
-
-
-@cell("fit", "arrays with validation_split, and a last batch of two rows")
-def split_arrays(column):
-    return _fit(column, column.x, column.y, batch_size=8, shuffle=False, validation_split=0.25)
+table(
+    "fit",
+    {
+        "verbose=1 and 2": lambda column: [_fit(column, column.even(), verbose=each, epochs=1) for each in (1, 2)],
+        "auto_scale_loss=False": _fit_even(compiled={"auto_scale_loss": False}),
+        "arrays that all workers have": _fit_arrays(),
+        "arrays with weights": lambda column: _fit_arrays(sample_weight=np.abs(column.x[:, 0]))(column),
+        "arrays with validation_split, and a last batch of two rows": _fit_arrays(8, validation_split=0.25),
+    },
+)
 
 
 @cell("fit", "arrays and class_weight")
@@ -129,15 +110,11 @@ def class_arrays(column):
 
 @cell("fit", "a tf.data.Dataset of one's own, which all workers have")
 def dataset(column):
-    import tensorflow as tf
-
     return _fit(column, tf.data.Dataset.from_tensor_slices((column.x, column.y)).batch(16))
 
 
 @cell("fit", "tensors")
 def tensors(column):
-    import tensorflow as tf
-
     return _fit(column, tf.constant(column.x), tf.constant(column.y), batch_size=16, shuffle=False)
 
 
@@ -196,8 +173,6 @@ def _generator(column):
 
 @cell("fit", "sparse batches")
 def sparse(column):
-    import tensorflow as tf
-
     def change(x, y):
         return tf.sparse.from_dense(tf.nn.relu(x)), y
 
@@ -228,8 +203,6 @@ def scipy_sparse(column):
 
 @cell("fit", "ragged batches")
 def ragged(column):
-    import tensorflow as tf
-
     def change(x, y):
         return tf.ragged.boolean_mask(x, x > 0), y
 
@@ -245,45 +218,32 @@ def ragged(column):
     return _fit(column, mapped(column, change), build=Sums, compiled={"metrics": []})
 
 
-@cell("evaluate", "a fed dataset whose workers have unequal numbers of rows")
-def evaluate_uneven(column):
-    return _compiled(column).evaluate(column.uneven(), return_dict=True, verbose=0)
-
-
-@cell("evaluate", "a fed dataset, steps")
-def evaluate_steps(column):
-    return _compiled(column).evaluate(column.even(), steps=2, verbose=0)
-
-
-@cell("evaluate", "arrays")
-def evaluate_arrays(column):
-    return _compiled(column).evaluate(column.x, column.y, batch_size=16, verbose=0)
-
-
-@cell("evaluate", "arrays with weights")
-def evaluate_weights(column):
-    model = _compiled(column, weighted_metrics=["mse"])
-    return model.evaluate(column.x, column.y, batch_size=16, sample_weight=np.abs(column.x[:, 0]), verbose=0)
-
-
-@cell("evaluate", "a loss per row, steps_per_execution=2")
-def evaluate_execution(column):
-    return _compiled(column, steps_per_execution=2).evaluate(column.uneven(), verbose=0)
-
-
-@cell("predict", "arrays")
-def predict_arrays(column):
-    return _compiled(column).predict(column.x, verbose=0)
-
-
-@cell("predict", "arrays in short batches")
-def predict_short(column):
-    return _compiled(column).predict(column.x[:31], batch_size=16, verbose=0)
-
-
-@cell("predict", "steps_per_execution=2")
-def predict_execution(column):
-    return _compiled(column, steps_per_execution=2).predict(column.x, batch_size=16, verbose=0)
+table(
+    "evaluate",
+    {
+        "a fed dataset whose workers have unequal numbers of rows": lambda column: _compiled(column).evaluate(
+            column.uneven(), return_dict=True, verbose=0
+        ),
+        "a fed dataset, steps": lambda column: _compiled(column).evaluate(column.even(), steps=2, verbose=0),
+        "arrays": lambda column: _compiled(column).evaluate(column.x, column.y, batch_size=16, verbose=0),
+        "arrays with weights": lambda column: _compiled(column, weighted_metrics=["mse"]).evaluate(
+            column.x, column.y, batch_size=16, sample_weight=np.abs(column.x[:, 0]), verbose=0
+        ),
+        "a loss per row, steps_per_execution=2": lambda column: _compiled(column, steps_per_execution=2).evaluate(
+            column.uneven(), verbose=0
+        ),
+    },
+)
+table(
+    "predict",
+    {
+        "arrays": lambda column: _compiled(column).predict(column.x, verbose=0),
+        "arrays in short batches": lambda column: _compiled(column).predict(column.x[:31], batch_size=16, verbose=0),
+        "steps_per_execution=2": lambda column: _compiled(column, steps_per_execution=2).predict(
+            column.x, batch_size=16, verbose=0
+        ),
+    },
+)
 
 
 @cell("predict", "several outputs by name")
@@ -308,8 +268,6 @@ def predict_fed(column):
 
 @cell("predict", "a fed dataset with unequal batches")
 def predict_uneven(column):
-    import tensorflow as tf
-
     data = column.uneven().map(lambda x, y, w: tf.boolean_mask(x, w > 0))
     return _predicted_ids(_compiled(column), data, column.uneven_ids)
 

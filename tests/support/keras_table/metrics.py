@@ -2,6 +2,7 @@
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 from tests.support.keras_table import losses
 from tests.support.keras_table.cells import SEVERAL_REPLICAS, SYNCHRONOUS, cell, on
@@ -18,14 +19,10 @@ _PROBABILITIES = (losses._probabilities, 3, "softmax")
 
 
 def _rounded(x, y):
-    import tensorflow as tf
-
     return x, tf.round(y)[:, None] * 0
 
 
 def _classes_as_labels(x, y):
-    import tensorflow as tf
-
     return x, tf.argmax(x[:, :2], axis=1)[:, None]
 
 

@@ -2,6 +2,7 @@
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 from tests.support.keras_table.cells import SEVERAL_REPLICAS, SYNCHRONOUS, cell, on
 from tests.support.keras_table.columns import PARAMETER_SERVER
@@ -31,60 +32,43 @@ class Subclassed(keras.Model):
         return self.last(self.first(x))
 
 
-@cell("Models", "Sequential")
-def sequential(column):
-    return trained(column, linear)
+def _nested():
+    inner = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3, activation="tanh")])
+    inputs = keras.Input((4,))
+    return keras.Model(inputs, keras.layers.Dense(1)(inner(inputs)))
 
 
-@cell("Models", "Sequential without an Input")
-def deferred(column):
-    return trained(column, lambda: keras.Sequential([keras.layers.Dense(3), keras.layers.Dense(1)]))
+def _shared():
+    inputs, layer = keras.Input((4,)), keras.layers.Dense(4)
+    return keras.Model(inputs, keras.layers.Dense(1)(layer(layer(inputs))))
 
 
-@cell("Models", "functional")
-def functional(column):
-    return trained(column, _functional)
+def _partly_frozen():
+    model = linear()
+    model.layers[0].trainable = False
+    return model
 
 
-@cell("Models", "subclassed")
-def subclassed(column):
-    return trained(column, Subclassed)
+BUILT = {
+    "Sequential": linear,
+    "Sequential without an Input": lambda: keras.Sequential([keras.layers.Dense(3), keras.layers.Dense(1)]),
+    "functional": _functional,
+    "subclassed": Subclassed,
+    "nested": _nested,
+    "a shared layer": _shared,
+    "partly frozen": _partly_frozen,
+}
 
 
-@cell("Models", "nested")
-def nested(column):
-    def build():
-        inner = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3, activation="tanh")])
-        inputs = keras.Input((4,))
-        return keras.Model(inputs, keras.layers.Dense(1)(inner(inputs)))
-
-    return trained(column, build)
-
-
-@cell("Models", "a shared layer")
-def shared(column):
-    def build():
-        inputs, layer = keras.Input((4,)), keras.layers.Dense(4)
-        return keras.Model(inputs, keras.layers.Dense(1)(layer(layer(inputs))))
-
-    return trained(column, build)
-
-
-@cell("Models", "partly frozen")
-def frozen(column):
-    def build():
-        model = linear()
-        model.layers[0].trainable = False
-        return model
-
-    return trained(column, build)
+@cell("Models", *BUILT)
+def built(column, name):
+    return trained(column, BUILT[name])
 
 
 @cell("Models", "frozen, then thawed and compiled again")
 def thawed(column):
     with column.scope():
-        model = linear()
-        model.layers[0].trainable = False
+        model = _partly_frozen()
     first = _fitted(column, model)
     model.layers[0].trainable = True
     return [first, _fitted(column, model)]
@@ -218,8 +202,6 @@ def state_loaded(column):
 
 @cell("Models", "tf.train.Checkpoint restored")
 def checkpoint(column):
-    import tensorflow as tf
-
     with column.scope():
         model = linear()
     path = tf.train.Checkpoint(model=model).save(
@@ -318,8 +300,6 @@ def double(column):
 
 @cell("Models", "train_step of one's own")
 def own_step(column):
-    import tensorflow as tf
-
     class Own(keras.Sequential):
         def train_step(self, data):
             x, y, w = data
@@ -334,8 +314,6 @@ def own_step(column):
 
 @cell("Models", "train_step of one's own, with a loss of its own", columns=SYNCHRONOUS)
 def own_loss(column):
-    import tensorflow as tf
-
     class Own(keras.Sequential):
         def train_step(self, data):
             x, y, _ = data
@@ -364,8 +342,6 @@ def own_others(column):
 
 @cell("Models", "GAN: two models and two optimizers, no call()")
 def gan(column):
-    import tensorflow as tf
-
     class Gan(keras.Model):
         def __init__(self):
             super().__init__()
@@ -419,8 +395,6 @@ def own_loop(column):
 
 def _trained_in_loop(column, data, epochs):
     """Train a small model in a loop with ``strategy.run``; return its weights."""
-    import tensorflow as tf
-
     with column.scope():
         model = linear()
         optimizer = keras.optimizers.SGD(0.05)
@@ -467,8 +441,6 @@ def from_function_loop(column):
 
 @cell("Models", "keras.Variable and tf.Variable in a model")
 def variables(column):
-    import tensorflow as tf
-
     class Scaled(keras.layers.Layer):
         def build(self, shape):
             self.scale = keras.Variable(1.5, name="scale")
@@ -496,8 +468,6 @@ def saved_inside(column):
 
 @cell("Models", "exported as a SavedModel, and served")
 def exported(column):
-    import tensorflow as tf
-
     with column.scope():
         model = keras.Sequential([keras.Input((4,)), keras.layers.Dropout(0.5), keras.layers.Dense(1)])
         model.compile("sgd", "mse")

@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 
-from tests.support.keras_table.cells import SEVERAL_REPLICAS, cell, on
+from tests.support.keras_table.cells import SEVERAL_REPLICAS, cell, on, table
 from tests.support.keras_table.columns import PARAMETER_SERVER
 from tests.support.keras_table.training import trained, weights_of
 
@@ -42,6 +42,7 @@ _CLIPPED = {
     "clipnorm": {"clipnorm": 0.05},
     "clipvalue": {"clipvalue": 0.02},
     "global_clipnorm": {"global_clipnorm": 0.05},
+    "clipnorm that is not reached": {"clipnorm": 1e3},
 }
 
 
@@ -63,19 +64,21 @@ def schedule_free(column):
     return trained(column, optimizer=lambda: keras.optimizers.ScheduleFreeAdamW(0.02))
 
 
-@cell("Optimizers", "SGD with momentum and nesterov")
-def momentum(column):
-    return trained(column, optimizer=lambda: keras.optimizers.SGD(0.02, momentum=0.9, nesterov=True))
-
-
-@cell("Optimizers", "LossScaleOptimizer")
-def loss_scale(column):
-    return trained(
-        column,
-        optimizer=lambda: keras.optimizers.LossScaleOptimizer(
-            keras.optimizers.SGD(0.02), initial_scale=64.0, dynamic_growth_steps=2
+table(
+    "Optimizers",
+    {
+        "SGD with momentum and nesterov": lambda column: trained(
+            column, optimizer=lambda: keras.optimizers.SGD(0.02, momentum=0.9, nesterov=True)
         ),
-    )
+        "LossScaleOptimizer": lambda column: trained(
+            column,
+            optimizer=lambda: keras.optimizers.LossScaleOptimizer(
+                keras.optimizers.SGD(0.02), initial_scale=64.0, dynamic_growth_steps=2
+            ),
+        ),
+        "as a string": lambda column: trained(column, optimizer="adam"),
+    },
+)
 
 
 @cell("Optimizers", "MultiOptimizer")
@@ -97,11 +100,6 @@ def own(column):
     return trained(column, optimizer=lambda: Signs(0.01))
 
 
-@cell("Optimizers", "as a string")
-def named(column):
-    return trained(column, optimizer="adam")
-
-
 # In some steps only: TensorFlow refuses the branch, and our repair of it is for strategies that mirror variables.
 _IN_SOME_STEPS = ("use_ema, ema_overwrite_frequency", "gradient_accumulation_steps")
 
@@ -115,11 +113,6 @@ def option(column, name):
 @cell("Options of optimizers", *_CLIPPED)
 def clipped(column, name):
     return trained(column, optimizer=lambda: keras.optimizers.SGD(0.1, **_CLIPPED[name]))
-
-
-@cell("Options of optimizers", "clipnorm that is not reached")
-def unclipped(column):
-    return trained(column, optimizer=lambda: keras.optimizers.SGD(0.02, clipnorm=1e3))
 
 
 @cell("Options of optimizers", "learning_rate changed between two fits")

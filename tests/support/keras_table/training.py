@@ -5,6 +5,7 @@ Under a ParameterServerStrategy, where Keras 3 has no ``fit``, a loop of one's o
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 
 def linear(units=1, **options):
@@ -35,8 +36,6 @@ def mapped(column, change):
 
 
 def _coordinated(column, model, data, epochs):
-    import tensorflow as tf
-
     # A step that finds no more rows would still do what it does without rows, as weights decay: no such step is taken.
     steps = len(in_steps(column, lambda *row: tf.size(row[-1]), data))
     optimizer = model.optimizer
@@ -64,8 +63,6 @@ def _coordinated(column, model, data, epochs):
 
 def in_steps(column, step, data, steps=None):
     """Take so many steps on a worker, or all until its rows are at an end; return what each gave."""
-    import tensorflow as tf
-
     batches = iter(column.coordinator.create_per_worker_dataset(data))
 
     @tf.function

@@ -1,5 +1,7 @@
 """Columns become what slow, plain Python makes of them; without a copy where Arrow's layout allows."""
 
+from decimal import Decimal
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -67,10 +69,14 @@ def test_vectors_dense_and_sparse_are_their_values(data, size, holes):
 
 
 @settings(max_examples=100, deadline=None)
-@given(st.data(), st.booleans())
-def test_vectors_of_several_sizes_are_ragged(data, holes):
-    any_size = st.integers(0, 4).flatmap(vectors)
-    column = data.draw(pieces(pa.array(data.draw(st.lists(any_size | st.none() if holes else any_size)), VECTOR)))
+@given(
+    st.data(),
+    st.sampled_from([(st.integers(0, 4).flatmap(vectors), VECTOR), (st.binary(max_size=4), pa.binary())]),
+    st.booleans(),
+)
+def test_vectors_and_bytes_of_several_sizes_are_ragged(data, kind, holes):
+    values, type_ = kind
+    column = data.draw(pieces(pa.array(data.draw(st.lists(values | st.none() if holes else values)), type_)))
     expected = [filled(expand(row), (None,), 0) for row in column.to_pylist()]
     assert as_lists(array_of(column, shape=(None,), fill=0)) == expected
 
@@ -83,15 +89,6 @@ def test_bytes_are_numbers_where_they_are_cast(data, kind, size, holes):
     pixels = array_of(column, shape=(size,), cast="float32", fill=9)
     assert pixels.dtype == np.float32
     assert pixels.tolist() == [filled(expand(row), (size,), 9) for row in column.to_pylist()]
-
-
-@settings(max_examples=100, deadline=None)
-@given(st.data(), st.booleans())
-def test_bytes_of_several_lengths_are_ragged(data, holes):
-    values = st.binary(max_size=4)
-    column = data.draw(pieces(pa.array(data.draw(st.lists(values | st.none() if holes else values)), pa.binary())))
-    expected = [filled(expand(row), (None,), 0) for row in column.to_pylist()]
-    assert as_lists(array_of(column, shape=(None,), fill=0)) == expected
 
 
 # ---- without a copy
@@ -153,21 +150,32 @@ def test_flat_arrays_are_folded_into_a_declared_shape():
     assert np.all(values[1] == -1)
 
 
-def test_nested_arrays_with_nulls_are_folded_too():
-    column = pa.array([[[1, 2], None], None, [None, [None, 3]]])
-    assert array_of(column, shape=(4,), fill=0).tolist() == [[1, 2, 0, 0], [0, 0, 0, 0], [0, 0, 0, 3]]
+@pytest.mark.parametrize(
+    ("column", "options", "rows"),
+    [
+        (pa.array([[[1, 2], None], None, [None, [None, 3]]]), {"shape": (4,), "fill": 0},
+         [[1, 2, 0, 0], [0, 0, 0, 0], [0, 0, 0, 3]]),
+        (pa.array([None, None], pa.list_(pa.float32())), {"shape": (3,), "fill": 1}, [[1, 1, 1]] * 2),
+        (pa.array([[None, None]], pa.list_(pa.list_(pa.float32()))), {"shape": (2, 3), "fill": 1}, [[[1, 1, 1]] * 2]),
+        (pa.array([1, 2]), {"shape": (1,)}, [[1], [2]]),
+        (pa.array(["a", None]), {"shape": (1,), "fill": "b"}, [["a"], ["b"]]),
+        (pa.array([[b"ab", b"cd"], [b"ef"]]), {"shape": (None,)}, [[b"ab", b"cd"], [b"ef"]]),
+        (pa.array([[b"ab", b"cd"], [b"ef"]]), {"shape": (None, 2), "cast": "uint8"},
+         [[[97, 98], [99, 100]], [[101, 102]]]),
+        (pa.array([True, None]), {"cast": "float32", "fill": 0.5}, [1, 0.5]),
+        (pa.array([1.5, None]), {"cast": "int32", "fill": 2**30}, [1, 2**30]),
+        (pa.array([1, None], pa.int8()), {"cast": "int32", "fill": 1000}, [1, 1000]),
+        (pa.array([Decimal(2**62 + 1), None], pa.decimal128(38, 0)), {"cast": "int64", "fill": 0}, [2**62 + 1, 0]),
+        (pa.array([Decimal("-1.75")]), {"cast": "int32"}, [-1]),
+        (pa.array([sparse(2, {}), dense([1, 2]), sparse(2, {1: 5.0})], VECTOR), {}, [[0, 0], [1, 2], [0, 5]]),
+    ],
+)  # fmt: skip
+def test_in_particular(column, options, rows):
+    assert as_lists(array_of(column, **options)) == rows
 
 
-def test_a_declared_shape_stands_where_all_arrays_are_null():
-    column = pa.array([None, None], pa.list_(pa.float32()))
-    assert array_of(column, shape=(3,), fill=1).tolist() == [[1, 1, 1]] * 2
-    nested = pa.array([[None, None]], pa.list_(pa.list_(pa.float32())))
-    assert array_of(nested, shape=(2, 3), fill=1).tolist() == [[[1, 1, 1]] * 2]
-
-
-def test_single_values_get_a_dimension_of_their_own():
-    assert array_of(pa.array([1, 2]), shape=(1,)).tolist() == [[1], [2]]
-    assert array_of(pa.array(["a", None]), shape=(1,), fill="b").tolist() == [["a"], ["b"]]
+def test_a_fill_may_be_no_number():
+    assert np.array_equal(array_of(pa.array([1, None]), cast="float32", fill=np.nan), [1, np.nan], equal_nan=True)
 
 
 @pytest.mark.parametrize("shape", [(784,), (28, 28, 1)])
@@ -177,32 +185,6 @@ def test_images_of_bytes_become_floats(shape):
     values = array_of(column, shape=shape, cast="float32")
     assert values.dtype == np.float32
     assert np.array_equal(values, pixels)
-
-
-def test_arrays_of_bytes_stay_bytes_unless_they_are_cast():
-    column = pa.array([[b"ab", b"cd"], [b"ef"]])
-    assert as_lists(array_of(column, shape=(None,))) == [[b"ab", b"cd"], [b"ef"]]
-    assert as_lists(array_of(column, shape=(None, 2), cast="uint8")) == [[[97, 98], [99, 100]], [[101, 102]]]
-
-
-def test_the_fill_is_one_of_the_dtype_that_is_wanted():
-    assert np.array_equal(array_of(pa.array([1, None]), cast="float32", fill=np.nan), [1, np.nan], equal_nan=True)
-    assert array_of(pa.array([True, None]), cast="float32", fill=0.5).tolist() == [1, 0.5]
-    assert array_of(pa.array([1.5, None]), cast="int32", fill=2**30).tolist() == [1, 2**30]
-    assert array_of(pa.array([1, None], pa.int8()), cast="int32", fill=1000).tolist() == [1, 1000]
-
-
-def test_whole_decimals_cast_to_integers_keep_all_their_digits():
-    from decimal import Decimal
-
-    column = pa.array([Decimal(2**62 + 1), None], pa.decimal128(38, 0))
-    assert array_of(column, cast="int64", fill=0).tolist() == [2**62 + 1, 0]
-    assert array_of(pa.array([Decimal("-1.75")]), cast="int32").tolist() == [-1]
-
-
-def test_a_sparse_vector_needs_no_entries():
-    column = pa.array([sparse(2, {}), dense([1, 2]), sparse(2, {1: 5.0})], VECTOR)
-    assert array_of(column).tolist() == [[0, 0], [1, 2], [0, 5]]
 
 
 @pytest.mark.parametrize("kind", LEAVES, ids=str)

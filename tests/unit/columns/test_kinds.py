@@ -3,6 +3,7 @@
 import re
 from decimal import Decimal
 
+import ml_dtypes
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -108,9 +109,10 @@ def test_a_null_is_refused_by_column_row_and_partition():
         (pa.array([b"a", None]), r"fill={'x': b''}"),
         (pa.array([True, None]), r"fill={'x': False}"),
         (pa.array([None, dense([1])], VECTOR), "row 40 of partition 7: drop"),
+        (pa.array([{"a": 1}]), "column 'x' has type struct<a: int64>, which no tensor can hold"),
     ],
 )
-def test_nulls_of_all_kinds_are_reported(column, told):
+def test_nulls_and_types_of_all_kinds_are_reported(column, told):
     assert told in refusal(column)
 
 
@@ -164,14 +166,11 @@ def test_a_fill_of_another_type_is_refused_even_if_there_is_no_null(column, fill
 # ---- dtypes
 
 
-@pytest.mark.parametrize("cast", ["float32", "int64", "bool", "uint8", "complex64", np.float32, "f4"])
+@pytest.mark.parametrize(
+    "cast", ["float32", "int64", "bool", "uint8", "complex64", np.float32, "f4", ml_dtypes.bfloat16]
+)
 def test_numbers_can_be_cast(cast):
     assert own_kind(pa.array([1, 2]), cast=cast).dtype == np.dtype(cast)
-
-
-def test_numbers_can_be_cast_to_a_dtype_of_tensorflows():
-    ml_dtypes = pytest.importorskip("ml_dtypes")
-    assert own_kind(pa.array([1, 2]), cast="bfloat16").dtype == ml_dtypes.bfloat16
 
 
 @pytest.mark.parametrize("cast", ["flaot32", "", "str", "object", "U5", "V8", "f4,f4", "(2,)f4", "datetime64[us]", 5])
@@ -180,16 +179,9 @@ def test_casts_to_what_is_no_number_are_refused(cast):
         f"dtypes={{'x': {cast!r}}}: expected the dtype of a number, as in 'float32' or 'int64'"
     )
     assert "expected the dtype of a number" in refusal(pa.array([b"a"]), cast=cast)
-
-
-def test_casts_of_strings_are_refused():
-    told = "column 'x' holds strings, which can't be cast to 'float32': convert it in Spark"
-    assert refusal(pa.array(["1"]), cast="float32") == told
-    assert refusal(pa.array([["1"]]), cast="float32") == told
-
-
-def test_types_that_no_tensor_holds_are_refused():
-    assert refusal(pa.array([{"a": 1}])) == "column 'x' has type struct<a: int64>, which no tensor can hold"
+    for strings in (pa.array(["1"]), pa.array([["1"]])):
+        told = "column 'x' holds strings, which can't be cast to 'float32': convert it in Spark"
+        assert refusal(strings, cast="float32") == told
 
 
 # ---- shapes

@@ -4,8 +4,8 @@ import os
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from threading import Thread
 
 import pytest
 
@@ -179,36 +179,21 @@ def test_a_terminal_that_nobody_reads_stops_nothing(tmp_path, with_logging):
     assert driver.returncode == 0
 
 
-def test_a_slow_terminal_is_waited_for():
-    """Its reader takes longer for one text than a reader that has stopped is waited for."""
+@pytest.mark.parametrize(("piece", "pause"), [(1000, 0), (4096, 0.15)], ids=["in parts", "slowly"])
+def test_a_line_that_a_terminal_takes_in_parts_or_slowly_arrives_whole(piece, pause):
+    """Its reader may take longer for one text than a reader that has stopped is waited for."""
     terminal, ours = os.openpty()
     with os.fdopen(ours, "w") as file:
         console = Writer()
         unblocked = Unblocked(file, console)
-        text = "x" * 40_000 + "\n"
-        console.put(partial(unblocked.write, text), lambda: iter([file]), 1, len(text))
-        ends = []
-        drain = Thread(target=lambda: ends.append(console.drain()))
-        drain.start()
-        came = b""
-        while not came.endswith(b"\n"):
-            came += os.read(terminal, 4096)
-            time.sleep(0.15)
-        drain.join()
-        assert ends == [True]
-    os.close(terminal)
-
-
-def test_a_line_that_a_terminal_takes_in_parts_arrives_whole():
-    terminal, ours = os.openpty()
-    with os.fdopen(ours, "w") as file:
-        console = Writer()
-        unblocked = Unblocked(file, console)
-        line = "x" * 20_000 + "\n"
+        line = "x" * 40_000 + "\n"
         console.put(partial(unblocked.write, line), lambda: iter([file]), 1, len(line))
-        came = b""
-        while not came.endswith(b"\n"):
-            came += os.read(terminal, 1000)
+        with ThreadPoolExecutor(1) as pool:
+            drained = pool.submit(console.drain)
+            came = b""
+            while not came.endswith(b"\n"):
+                came += os.read(terminal, piece)
+                time.sleep(pause)
+            assert drained.result()
         assert came.decode().rstrip() == line.rstrip()
-        assert console.drain()
     os.close(terminal)

@@ -22,7 +22,7 @@ from tensorflowonspark.driver.dashboard import service
 from tests.support.backend import cluster_on
 from tests.support.pages import get, state, states
 from tests.support.paths import ROOT
-from tests.support.played_training import PlayedTraining, with_failure
+from tests.support.played_training import PlayedTraining
 from tests.support.programs import wait_for
 from tests.support.scripted import ScriptedBackend, returns
 
@@ -368,11 +368,3 @@ def test_tls_has_a_certificate_of_its_own():
             with closing(http.client.HTTPSConnection(parts.hostname, parts.port, context=context, timeout=5)) as made:
                 made.request("GET", f"/?{parts.query}")
                 assert made.getresponse().status == 200
-
-
-def test_a_restart_keeps_the_url():
-    training = with_failure(PlayedTraining(2), 5)
-    with closing(training.serve()) as dashboard:
-        _, shown = state(dashboard.url)
-        assert [each[1] for each in shown["events"]] == ["started", "failure", "restart", "started"]
-        assert shown["summary"]["restarts"] == 1

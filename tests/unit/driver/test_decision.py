@@ -93,18 +93,12 @@ def of(failure):
 
 @pytest.mark.parametrize(("known", "failure", "decision"), [pytest.param(*row[1:], id=row[0]) for row in RUNNING])
 def test_while_the_others_run(known, failure, decision):
-    assert (
-        decide(Running(**{"policy": TOGETHER, **known}), failure if isinstance(failure, Failure) else Failure(failure))
-        == decision
-    )
+    assert decide(Running(**{"policy": TOGETHER, **known}), of(failure)) == decision
 
 
 @pytest.mark.parametrize(("known", "failure", "decision"), [pytest.param(*row[1:], id=row[0]) for row in ENDED])
 def test_when_the_attempt_has_ended(known, failure, decision):
-    assert (
-        decide(Ended(**{"policy": TOGETHER, **known}), failure if isinstance(failure, Failure) else Failure(failure))
-        == decision
-    )
+    assert decide(Ended(**{"policy": TOGETHER, **known}), of(failure)) == decision
 
 
 def test_each_restart_is_counted():

@@ -21,18 +21,6 @@ class Frame:
         self.columns = list(columns)
 
 
-def test_what_can_be_fed():
-    check_frame(
-        Frame(a=t.LongType(), b=t.ArrayType(t.FloatType()), c=t.StringType(), d=t.BinaryType(), e=t.BooleanType()),
-        validation="e",
-    )
-
-
-def test_what_can_not_is_named():
-    with pytest.raises(FeedError, match="column 'bad' has type map<string,bigint>"):
-        check_frame(Frame(good=t.LongType(), bad=t.MapType(t.StringType(), t.LongType())))
-
-
 @pytest.mark.parametrize(
     ("validation", "words"),
     [
@@ -44,11 +32,6 @@ def test_what_can_not_is_named():
 def test_what_can_not_be_validated_on(validation, words):
     with pytest.raises(FeedError, match=words):
         check_frame(Frame(x=t.LongType(), flag=t.BooleanType()), validation)
-
-
-def test_no_columns():
-    with pytest.raises(FeedError, match="no columns"):
-        check_frame(Frame())
 
 
 @given(st.dictionaries(st.integers(0, 9), st.integers(0, 1000), min_size=1, max_size=6))

@@ -84,26 +84,22 @@ def test_a_node_that_has_returned_has_the_rates_of_its_whole_training(store, nod
     assert (found.rows_per_second, found.seconds_per_step, found.waiting_for_workers) == (100.0, 0.5, 0.25)
 
 
-def test_the_worker_that_waits_the_least_is_the_straggler_if_the_others_wait_for_it(store, nodes):
-    for node, waited in zip(nodes, (8.0, 1.0, 9.0), strict=True):
-        store.take_totals(node, replace(totals(0.0), traced=True))
-        store.take_totals(node, replace(totals(10.0, steps=10, waiting_for_workers=waited), traced=True))
-    assert [each.straggler for each in store.snapshot().nodes] == [False, True, False]
-    assert [store.record(node.number).waiting_share for node in nodes] == [0.8, 0.1, 0.9]
-
-
-def test_workers_that_all_exchange_for_as_long_are_no_stragglers(store, nodes):
-    for node, waited in zip(nodes, (6.0, 4.0, 5.0), strict=True):
-        store.take_totals(node, totals(0.0))
-        store.take_totals(node, totals(10.0, steps=10, waiting_for_workers=waited))
-    assert not any(each.straggler for each in store.snapshot().nodes)
-
-
-def test_a_worker_of_asynchronous_training_is_a_straggler_by_its_seconds_per_step(store, nodes):
-    for node, steps in zip(nodes, (10, 10, 5), strict=True):
-        store.take_totals(node, totals(0.0, waiting_for_workers=None))
-        store.take_totals(node, totals(10.0, steps=steps, waiting_for_workers=None))
-    assert [each.straggler for each in store.snapshot().nodes] == [False, False, True]
+@pytest.mark.parametrize(
+    ("waited", "steps", "stragglers"),
+    [
+        ((8.0, 1.0, 9.0), (10, 10, 10), [False, True, False]),  # the others wait for it
+        ((6.0, 4.0, 5.0), (10, 10, 10), [False, False, False]),  # all exchange for as long
+        ((None, None, None), (10, 10, 5), [False, False, True]),  # of asynchronous training, by its seconds per step
+    ],
+)
+def test_who_is_a_straggler(store, nodes, waited, steps, stragglers):
+    for node, waiting, taken in zip(nodes, waited, steps, strict=True):
+        begin = totals(0.0, waiting_for_workers=None if waiting is None else 0.0)
+        end = totals(10.0, steps=taken, waiting_for_workers=waiting)
+        for each in (begin, end):
+            store.take_totals(node, replace(each, traced=True))
+    assert [each.straggler for each in store.snapshot().nodes] == stragglers
+    assert [store.record(node.number).waiting_share for node in nodes] == [each and each / 10 for each in waited]
 
 
 def test_cores_are_the_processor_time_between_two_measurements(store, nodes):

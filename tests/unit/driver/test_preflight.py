@@ -100,18 +100,18 @@ def test_no_java(monkeypatch, capsys):
     assert len(capsys.readouterr().err.strip().splitlines()) == 1
 
 
-@pytest.mark.parametrize("version", ["1.7.0_80", "11.0.2"])
-def test_an_old_java(monkeypatch, tmp_path, version):
+@pytest.mark.parametrize(
+    ("version", "installed", "enough"),
+    [("1.7.0_80", "4.0.0", False), ("11.0.2", "4.0.0", False), ("11.0.2", "3.5.1", True)],
+)
+def test_javas_by_the_installed_spark(monkeypatch, tmp_path, version, installed, enough):
     monkeypatch.setenv("JAVA_HOME", java(tmp_path, version))
-    monkeypatch.setattr(preflight, "_version", lambda module: "4.0.0")
+    monkeypatch.setattr(preflight, "_version", lambda module: installed)
+    if enough:
+        assert preflight.check_environment()["java"] == version
+        return
     with pytest.raises(EnvironmentNotReady, match=f"Java {version} .* is too old for the installed Spark"):
         preflight.check_environment()
-
-
-def test_java_11_is_enough_for_spark_3_5(monkeypatch, tmp_path):
-    monkeypatch.setenv("JAVA_HOME", java(tmp_path, "11.0.2"))
-    monkeypatch.setattr(preflight, "_version", lambda module: "3.5.1")
-    assert preflight.check_environment()["java"] == "11.0.2"
 
 
 def test_a_java_home_without_java(monkeypatch, tmp_path):

@@ -132,8 +132,6 @@ def test_a_node_that_finds_no_slot_is_the_error():
 
 
 def test_a_node_that_can_not_be_launched_uses_up_its_restarts():
-    backend = ScriptedBackend(lambda node: None, fails_until(9))
-
     class Broken(ScriptedBackend):
         def _start_nodes(self, plan, on_end):
             stage = super()._start_nodes(replace(plan, count=None), on_end) if plan.count is None else None

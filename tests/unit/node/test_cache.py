@@ -1,6 +1,5 @@
 """What a node keeps, within its bounds, whatever the senders do."""
 
-import time
 from threading import Thread
 
 import pyarrow as pa
@@ -17,6 +16,7 @@ from tensorflowonspark.feed_messages import (
     Split,
 )
 from tensorflowonspark.node.feed.cache import Cache
+from tests.support.programs import wait_for
 
 SCHEMA = pa.schema({"id": pa.int64()})
 KEPT = [CacheMode.DISK, CacheMode.MEMORY]
@@ -125,10 +125,7 @@ def test_the_driver_learns_when_program_and_sender_wait_for_each_other(cache, to
     sender = Thread(target=cache.store, args=(header(1, storage=storage), SCHEMA, batches(range(50))))
     cache.program_waits(0, True)
     sender.start()
-    end = time.monotonic() + 5
-    while Backpressure(0) not in told and time.monotonic() < end:
-        time.sleep(0.02)
-    assert Backpressure(0) in told
+    wait_for(lambda: Backpressure(0) in told, 5)
     cache.drop(0)
     sender.join(5)
     assert not sender.is_alive()

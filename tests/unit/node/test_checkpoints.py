@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import uuid
 from contextlib import nullcontext
 from pathlib import Path
@@ -21,6 +20,7 @@ from tensorflowonspark.node.checkpoint import checkpoints as checkpoints_module
 from tensorflowonspark.node.checkpoint.checkpoints import Checkpoints
 from tensorflowonspark.node.checkpoint.position import ResumePosition
 from tensorflowonspark.node.checkpoint.store import CheckpointStore, SavedCheckpoint, _record_checksum
+from tests.support.programs import wait_for
 
 
 @pytest.fixture(params=["local", "memory"])
@@ -270,9 +270,7 @@ for name in ("state.index", "state.data"):
 CheckpointStore({str(directory)!r}, 3).add(str(local), 3)
 """
     process = subprocess.Popen([sys.executable, "-c", program])
-    end = time.monotonic() + 30
-    while not started.exists() and time.monotonic() < end:
-        time.sleep(0.02)
+    wait_for(started.exists, 30)
     os.kill(process.pid, signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL
     assert len([name for name in os.listdir(directory) if "step-00000003" in name]) == 1

@@ -26,23 +26,7 @@ from tensorflowonspark.node.feed.share import Share
 from tensorflowonspark.node.feed.uncounted import UncountedRows
 from tensorflowonspark.tfrecords.encode import encode
 from tensorflowonspark.tfrecords.framing import framed
-
-
-class Split:
-    """Rows of consecutive ids."""
-
-    def __init__(self, first, rows):
-        self.first, self.rows, self.name = first, rows, f"rows from {first}"
-        self.counted = 0
-
-    def batches(self):
-        for start in range(0, self.rows, 7):
-            ids = range(self.first + start, self.first + min(start + 7, self.rows))
-            yield pa.record_batch({"id": pa.array(ids, pa.int64())})
-
-    def count(self):
-        self.counted += 1
-        return self.rows
+from tests.support.splits import Split, splits_of
 
 
 def manifest_of(batch):
@@ -50,10 +34,6 @@ def manifest_of(batch):
 
 
 IDS = manifest_of(pa.record_batch({"id": pa.array([1], pa.int64())}))
-
-
-def splits_of(counts):
-    return [Split(sum(counts[:number]), rows) for number, rows in enumerate(counts)]
 
 
 def feed_of(splits, manifest=IDS, row_bytes=8.0, limit=1 << 20):
@@ -200,10 +180,6 @@ def read(path):
 
 def shorter(path):
     path.write_bytes(path.read_bytes()[:-99])
-
-
-def other_layout(path):
-    write(path, range(90, 120), ["text"])
 
 
 def longer_arrays(path):

@@ -15,18 +15,7 @@ from tensorflowonspark.node.feed.plan import plan_epoch
 from tensorflowonspark.node.feed.selection import FeatureOptions, Selection
 from tensorflowonspark.node.feed.share import Share
 from tensorflowonspark.node.feed.tables import FilesToRead, find_row_groups
-
-
-class Split:
-    """Rows of consecutive ids."""
-
-    def __init__(self, first, rows):
-        self.first, self.rows, self.name = first, rows, f"rows from {first}"
-
-    def batches(self):
-        for start in range(0, self.rows, 7):
-            ids = range(self.first + start, self.first + min(start + 7, self.rows))
-            yield pa.record_batch({"id": pa.array(ids, pa.int64())})
+from tests.support.splits import splits_of
 
 
 def selected(batch, **options):
@@ -35,10 +24,6 @@ def selected(batch, **options):
 
 
 IDS = selected(pa.record_batch({"id": pa.array([1], pa.int64())}), features=["id"])
-
-
-def splits_of(counts):
-    return [Split(sum(counts[:number]), rows) for number, rows in enumerate(counts)]
 
 
 def passes_over(source, selection, batch_size, others=(), seed=None):

@@ -229,58 +229,6 @@ def test_a_worker_that_dies_after_it_served_one_of_two_is_left_out(group):
     np.testing.assert_allclose(shared[0].weights, drawn[:2].sum(axis=1).mean(axis=0), rtol=1e-4, atol=1e-5)
 
 
-def test_a_worker_that_dies_before_a_round_does_not_hold_it_up(group):
-    made = group(3)
-
-    def changes(number, at):
-        if (number, at) == (1, 1):
-            made.kill(1)
-        return np.full(5, number, np.float32)
-
-    began = time.monotonic()
-    shared = made.run(training(round_settings(5, timeout=60.0), changes, 3))
-    assert set(shared) == {0, 2}
-    assert_equal(shared.values())
-    assert time.monotonic() - began < 20
-
-
-def test_a_worker_that_is_started_again_takes_weights_and_momentum(group):
-    made = group(3)
-    given = round_settings(8, learning_rate=0.7, momentum=0.9)
-    again = []
-
-    def changes(number, at):
-        if (number, at) == (2, 1) and not again:
-            again.append(number)
-            made.kill(2)
-            made.start(2, training(given, changes, 3))
-            return None
-        if number != 2:
-            time.sleep(0.2)
-        return np.full(8, number + 1, np.float32)
-
-    shared = made.run(training(given, changes, 8))
-    assert set(shared) == {0, 1, 2}
-    assert_equal(shared.values())
-    assert np.abs(shared[2].momentum).max() > 0
-
-
-def test_a_worker_that_is_started_again_after_the_others_have_ended_takes_their_weights(group):
-    made = group(2)
-    given = round_settings(8)
-
-    def changes(number, at):
-        if (number, at) == (1, 1):
-            made.kill(1)
-        return np.full(8, number + 1, np.float32)
-
-    shared = made.run(training(given, changes, 3))
-    made.start(1, lambda member: member.join(given, np.zeros(8, np.float32)))
-    taken, ended = made.join()[1]
-    assert ended
-    np.testing.assert_array_equal(taken.weights, shared[0].weights)
-
-
 def test_a_worker_that_starts_late_takes_part_for_its_whole_training(group):
     made = group(2)
     given = round_settings(4, timeout=0.3)

@@ -79,12 +79,6 @@ def test_rows_are_taken_by_number_in_any_order_and_as_often_as_asked(sizes, data
     taken = shard.reader(KINDS).take(np.array(numbers, np.int64))
     assert as_lists(taken) == expected(numbers)
     assert all(values.dtype == KINDS[name].dtype for name, values in taken.items() if not isinstance(values, Ragged))
-
-
-@settings(max_examples=100, deadline=None)
-@given(st.lists(st.lists(st.integers(0, 6), max_size=3), max_size=3), st.data())
-def test_neighbours_are_taken_in_a_row(sizes, data):
-    shard, total = shard_of(sizes)
     start = data.draw(st.integers(0, total))
     stop = data.draw(st.integers(start, total))
     assert as_lists(shard.reader(KINDS).take(np.arange(start, stop))) == expected(list(range(start, stop)))

@@ -68,9 +68,11 @@ def test_several_paths_without_duplicates(tmp_path):
             {"modifiedBefore": "2026-01-01T00:00:00", "timeZone": "Mars"},
             "timeZone='Mars'.*a zone such as Europe/Berlin",
         ),
+        ({"mode": "SLOPPY"}, "option mode='SLOPPY': expected one of FAILFAST, PERMISSIVE, DROPMALFORMED"),
+        ({"splitBytes": "many"}, "option splitBytes='many': expected a number of bytes above 0"),
     ],
 )
-def test_times_that_are_none(options, message):
+def test_values_that_an_option_can_not_have(options, message):
     with pytest.raises(SpecError, match=message):
         Options.of(options)
 

@@ -50,19 +50,16 @@ def test_a_batch_on_a_slow_network(kind, sent, monkeypatch):
     assert sent == [frame, frame]
 
 
-@pytest.mark.parametrize(("speed", "frame"), [(1e9, Frame.BATCH), (12e6, Frame.STREAM)])
-def test_a_connection_is_as_fast_as_the_last_one_to_its_host(speed, frame, sent, monkeypatch):
-    monkeypatch.setattr(compression, "_speeds", {"127.0.0.1": speed})
+@pytest.mark.parametrize(
+    ("speeds", "frame"),
+    [({"127.0.0.1": 1e9}, Frame.BATCH), ({"127.0.0.1": 12e6}, Frame.STREAM), ({}, Frame.BATCH)],
+    ids=["fast", "slow", "unknown"],
+)
+def test_a_connection_is_as_fast_as_the_last_one_to_its_host(speeds, frame, sent, monkeypatch):
+    monkeypatch.setattr(compression, "_speeds", speeds)
     batch, _ = KINDS["zeros"]
     assert _exchange(batch).equals(batch)
     assert sent == [frame, frame]
-
-
-def test_a_batch_on_a_network_of_unknown_speed_is_sent_as_it_is(sent, monkeypatch):
-    monkeypatch.setattr(compression, "_speeds", {})
-    batch, _ = KINDS["zeros"]
-    assert _exchange(batch).equals(batch)
-    assert sent == [Frame.BATCH, Frame.BATCH]
 
 
 def test_rows_that_stay_as_large_are_tried_again_later(monkeypatch):

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from threading import Event
 
 import pytest
@@ -67,6 +67,18 @@ def host():
             ip(command, check=False)
 
 
+@contextmanager
+def far_server(host, program, credentials):
+    """Run a server on the other host; yield its address."""
+    command = [sys.executable, "-c", program, _OTHER, pickle.dumps(credentials).hex()]
+    server = subprocess.Popen(["ip", "netns", "exec", host, *command], stdout=subprocess.PIPE, text=True)
+    try:
+        yield _OTHER, int(server.stdout.readline())
+    finally:
+        server.kill()
+        server.wait()
+
+
 @pytest.mark.slow
 def test_a_host_that_vanishes_does_not_hold_up_who_sends_to_it(host):
     credentials, channels, ready = transport.new_credentials(patience=5), [], Event()
@@ -100,19 +112,14 @@ def test_who_waits_for_a_host_that_vanishes_notices(host, monkeypatch):
     """As a supervisor, which waits for messages of the driver: the kernel asks the silent host."""
     monkeypatch.setattr(silence, "_SILENT_SECONDS", 2)
     credentials = transport.new_credentials(patience=5)
-    command = ["ip", "netns", "exec", host, sys.executable, "-c", _SERVER, _OTHER, pickle.dumps(credentials).hex()]
-    server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    try:
-        channel = transport.connect((_OTHER, int(server.stdout.readline())), credentials).channel()
+    with far_server(host, _SERVER, credentials) as address:
+        channel = transport.connect(address, credentials).channel()
         assert channel.receive() == "hello"
         ip(f"-n {host} link set tfos-gone1 down")
         began = time.monotonic()
         with pytest.raises(transport.ConnectionLost, match="its host has not answered for 5 s"):
             channel.receive()
         assert time.monotonic() - began < 15
-    finally:
-        server.kill()
-        server.wait()
 
 
 @pytest.mark.slow
@@ -123,10 +130,8 @@ def test_a_connection_goes_on_after_a_cut(host, monkeypatch, seconds, limited, m
     if not limited:
         monkeypatch.setattr(silence, "_TCP_RTO_MAX_MS", 999)
     credentials = transport.new_credentials(patience=20)
-    command = [sys.executable, "-c", _ECHO, _OTHER, pickle.dumps(credentials).hex()]
-    server = subprocess.Popen(["ip", "netns", "exec", host, *command], stdout=subprocess.PIPE, text=True)
-    try:
-        channel = transport.connect((_OTHER, int(server.stdout.readline())), credentials).channel()
+    with far_server(host, _ECHO, credentials) as address:
+        channel = transport.connect(address, credentials).channel()
         channel.send(0)
         assert channel.receive() == 0
         ip(f"-n {host} link set tfos-gone1 down")
@@ -139,25 +144,16 @@ def test_a_connection_goes_on_after_a_cut(host, monkeypatch, seconds, limited, m
             assert [channel.receive() for _ in messages] == messages
             sent.result()
         assert time.monotonic() - healed < most
-    finally:
-        server.kill()
-        server.wait()
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(60)
 def test_who_connects_during_a_cut_waits_for_its_end(host):
     credentials = transport.new_credentials(patience=20)
-    command = [sys.executable, "-c", _SERVER, _OTHER, pickle.dumps(credentials).hex()]
-    server = subprocess.Popen(["ip", "netns", "exec", host, *command], stdout=subprocess.PIPE, text=True)
-    try:
-        address = _OTHER, int(server.stdout.readline())
+    with far_server(host, _SERVER, credentials) as address:
         ip(f"-n {host} link set tfos-gone1 down")
         with ThreadPoolExecutor(1) as pool:
             channel = pool.submit(lambda: transport.connect(address, credentials).channel())
             time.sleep(8)
             ip(f"-n {host} link set tfos-gone1 up")
             assert channel.result().receive() == "hello"
-    finally:
-        server.kill()
-        server.wait()
