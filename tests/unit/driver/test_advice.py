@@ -125,10 +125,7 @@ def test_there_is_no_advice_that_is_not_certain(changes):
 
 def test_one_that_waits_for_rows_bounds_no_others_that_are_not_in_step_with_it():
     assert advice_for(worker(0), worker(1, reading=57.0), in_step=False) is None
-<<<<<<< HEAD
     assert advice_for(worker(0, reading=57.0), worker(1, reading=57.0), in_step=False).startswith("waiting for rows")
-=======
->>>>>>> w-B
 
 
 @pytest.mark.parametrize(("waited", "total"), [(4.0, 4.9), (20.0, 60.0), (0.0, 60.0)])
