@@ -73,26 +73,23 @@ def test_the_setting_for_rows_depends_on_where_they_are(changes, setting):
     assert found.startswith(f"waiting for rows bounded it: reading them took 97% of 58 s. {setting}")
 
 
-@pytest.mark.parametrize(
-    ("workers", "settings", "found"),
-    [
-        ([worker(0), worker(1, reading=57.0)], {},
-         "waiting for rows bounded it: reading them took 98% of 58 s on worker:1 (h1). "),
-        ([worker(0, processor=20.0), worker(1), worker(2, processor=30.0)], {},
-         "waiting for other workers bounded it: worker:1 on h1 was busy with 1.0 cores, while the others waited for it "
-         "with at most 0.5. Free its host of other work, give it as many cores as the others have, or even out their "
-         "work"),
-        ([worker(0, processor=30.0), worker(1, processor=30.0, queued=40.0)], {},  # beside other work
-         "waiting for other workers bounded it: worker:1 on h1 was busy with 1.2 cores"),
-        ([worker(reading=45.0, source=RowSource.SPARK)], {}, "waiting for rows bounded it"),  # in bursts, with pauses
-        ([worker(0, reading=57.0), worker(1, reading=57.0)], {"in_step": False}, "waiting for rows"),
-        # The last steps of a short pass are taken after its rows were read.
-        ([worker(passes=100, seconds=60.0, between=54.0, reading=6.0)], {},
-         "computing bounded it: 1,000 steps took 60 s"),
-    ],
-)  # fmt: skip
-def test_what_bounds_a_training_is_named(workers, settings, found):
-    assert advice_for(*workers, **settings).startswith(found)
+def test_one_worker_whose_rows_are_slow_bounds_all_others():
+    found = advice_for(worker(0), worker(1, reading=57.0))
+    assert found.startswith("waiting for rows bounded it: reading them took 98% of 58 s on worker:1 (h1). ")
+
+
+def test_one_worker_that_computes_for_longer_bounds_all_others():
+    found = advice_for(worker(0, processor=20.0), worker(1), worker(2, processor=30.0))
+    assert found == (
+        "waiting for other workers bounded it: worker:1 on h1 was busy with 1.0 cores, while the others waited for it "
+        "with at most 0.5. Free its host of other work, give it as many cores as the others have, or even out their "
+        "work"
+    )
+
+
+def test_a_worker_beside_other_work_waits_for_cores_and_is_the_slowest():
+    found = advice_for(worker(0, processor=30.0), worker(1, processor=30.0, queued=40.0))
+    assert found.startswith("waiting for other workers bounded it: worker:1 on h1 was busy with 1.2 cores")
 
 
 @pytest.mark.parametrize(
@@ -123,7 +120,11 @@ def test_there_is_no_advice_that_is_not_certain(changes):
     assert advice_for(worker(0), worker(1, **changes)) is None
 
 
-def test_one_that_waits_for_rows_bounds_no_others_that_are_not_in_step_with_it():
+def test_rows_that_arrive_in_bursts_bound_the_steps_with_pauses():
+    assert advice_for(worker(reading=45.0, source=RowSource.SPARK)).startswith("waiting for rows bounded it")
+
+
+def test_workers_that_do_not_train_in_step_all_wait_for_rows_or_there_is_no_advice():
     assert advice_for(worker(0), worker(1, reading=57.0), in_step=False) is None
     assert advice_for(worker(0, reading=57.0), worker(1, reading=57.0), in_step=False).startswith("waiting for rows")
 
