@@ -13,16 +13,13 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import astuple
-from numbers import Real
 from pathlib import Path
 from threading import Lock, Thread
 from typing import Any
 
-import numpy as np
-
-from tensorflowonspark.errors import SpecError
 from tensorflowonspark.keras.waiting import Stopwatch, waiting_seconds
 from tensorflowonspark.messages import Progress, ReportedMetrics, RowSource, TrainingTotals
+from tensorflowonspark.node.metric_values import numbers_in
 
 _TOTALS_SECONDS = 1.0  # between two messages
 _PROGRESS_SECONDS = 0.2  # while a pass goes on: frequent enough for a progress bar, and cheap
@@ -176,7 +173,7 @@ class TrainingMeter:
         self._logs = None
         self._note_change()
         self._unsent = None
-        self._send(ReportedMetrics(epoch, _numbers(logs), ended=True, seconds=now - self._began, shown=shown))
+        self._send(ReportedMetrics(epoch, numbers_in(logs), ended=True, seconds=now - self._began, shown=shown))
 
     def report(self, values: Mapping[str, float], epoch: int | None) -> None:
         """Report metrics of the program's own; of very many reports those that name their epoch, and some others."""
@@ -215,7 +212,7 @@ class TrainingMeter:
         logs, self._logs = self._logs, None
         if unsent is not None:
             self._send(unsent)
-        elif values := _numbers(logs):
+        elif values := numbers_in(logs):
             self._send(ReportedMetrics(self._epoch, values, ended=False))
         elif self._version:
             self._send()
@@ -269,63 +266,3 @@ def report_seconds(seconds: float, nodes: int) -> float:
     (0.2, 1.0)
     """
     return seconds * max(1.0, nodes / _FREQUENT_NODES)
-
-
-def check_metrics(values: Mapping[str, Any]) -> dict[str, float]:
-    """Return metrics as numbers.
-
-    Parameters
-    ----------
-    values : mapping
-        Numbers, NumPy scalars or tensors without dimensions, by name.
-
-    Raises
-    ------
-    SpecError
-        If one is none of these.
-
-    Examples
-    --------
-    >>> check_metrics({"loss": np.float32(0.5), "rows": 3})
-    {'loss': 0.5, 'rows': 3.0}
-    """
-    if not values:
-        raise SpecError("ctx.report() has no metric: pass some by name, as in ctx.report(loss=0.5)")
-    return {name: _checked(name, value) for name, value in values.items()}
-
-
-def _checked(name: str, value: Any) -> float:
-    number = None if isinstance(value, (str, bytes)) else _number(value)
-    if number is not None:
-        return number
-    shape = getattr(value, "shape", None)
-    if type(value).__name__ in ("SymbolicTensor", "KerasTensor") or not _is_eager(value):
-        what = "a tensor of a graph, which has no value yet: call ctx.report outside of tf.function, with its result"
-    elif shape is not None and len(shape):
-        what = f"of shape {tuple(shape)}: report a number of it, as its mean"
-    else:
-        what = f"a {type(value).__name__}: expected a number, or a tensor without dimensions"
-    raise SpecError(f"ctx.report: the metric {name!r} is {what}")
-
-
-def _is_eager(value: Any) -> bool:
-    return not hasattr(value, "graph") or hasattr(value, "numpy")
-
-
-def _numbers(logs: Mapping[str, Any] | None) -> dict[str, float]:
-    """Return those of Keras's logs that are numbers."""
-    found = {str(name): _number(value) for name, value in (logs or {}).items()}
-    return {name: value for name, value in found.items() if value is not None}
-
-
-def _number(value: Any) -> float | None:
-    """Return a number, an array or a tensor without dimensions as a float; None if it is something else."""
-    if isinstance(value, Real):
-        return float(value)
-    if hasattr(value, "detach"):  # of torch
-        value = value.detach().cpu()
-    with suppress(Exception):  # whatever an object of the program's raises
-        array = np.asarray(value)
-        if array.ndim == 0 and array.dtype.kind in "biufV":  # V: floats that numpy does not have, as bfloat16
-            return float(array.astype(np.float64))
-    return None

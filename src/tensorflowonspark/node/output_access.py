@@ -13,7 +13,8 @@ from tensorflowonspark.node.checkpoint.export import export
 from tensorflowonspark.node.checkpoint.position import ResumePosition
 from tensorflowonspark.node.driver_link import Link
 from tensorflowonspark.node.feed.feeds import Feeds
-from tensorflowonspark.node.meter import TrainingMeter, check_metrics
+from tensorflowonspark.node.meter import TrainingMeter
+from tensorflowonspark.node.metric_values import check_metrics
 
 
 class OutputAccess:

@@ -9,7 +9,8 @@ import pytest
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.messages import Progress, ReportedMetrics
 from tensorflowonspark.node import meter as module
-from tensorflowonspark.node.meter import TrainingMeter, check_metrics
+from tensorflowonspark.node.meter import TrainingMeter
+from tensorflowonspark.node.metric_values import check_metrics
 
 
 class Clock:
