@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from tensorflowonspark import storage
-from tensorflowonspark.cli.settings import spark_settings
+from tensorflowonspark.cli.settings import program_of_spark, spark_settings
 from tensorflowonspark.cli.signals import uninterrupted
 from tensorflowonspark.errors import StorageError
 
@@ -130,11 +130,9 @@ class YarnApplication(Application):
 
 def _run(program: str, *arguments: str) -> tuple[str, str]:
     """Run one of Spark's programs; return its output, and the last line of its errors if it fails."""
-    from pyspark.find_spark_home import _find_spark_home
-
     try:
         done = subprocess.run(
-            [str(Path(_find_spark_home(), "bin", program)), *arguments],
+            [program_of_spark(program), *arguments],
             check=False,
             stdin=subprocess.DEVNULL,
             capture_output=True,

@@ -17,6 +17,7 @@ from threading import Thread
 
 from tensorflowonspark import storage
 from tensorflowonspark.cli.applications import application_of
+from tensorflowonspark.cli.settings import program_of_spark
 from tensorflowonspark.cli.signals import held_back, uninterrupted
 from tensorflowonspark.driver.log_files import is_remote_directory
 from tensorflowonspark.errors import ClusterError, SpecError, StorageError
@@ -89,8 +90,8 @@ def run_in_cluster(options: argparse.Namespace, script: Script, submit: Sequence
         If the directory can't be written.
     """
     kept = {name: value for name, value in vars(options).items() if name not in ("run", "parser", "conf")}
+    submission = _Submission(folder, options.master, submit, wait=not options.no_wait)
     left_to_driver = False
-    submission = None
     try:
         try:
             if not storage.make_private_directory(folder):
@@ -102,7 +103,6 @@ def run_in_cluster(options: argparse.Namespace, script: Script, submit: Sequence
             raise StorageError(
                 f"{folder} can't be written ({error}): name another directory with --staging-dir URL"
             ) from error
-        submission = _Submission(folder, options.master, submit, wait=not options.no_wait)
         submission.run(options.grace)
         if options.no_wait:
             submission.check_accepted()
@@ -111,8 +111,7 @@ def run_in_cluster(options: argparse.Namespace, script: Script, submit: Sequence
         return submission.result()
     finally:
         with uninterrupted():  # it holds the values of --env
-            if submission is not None:
-                submission.close()
+            submission.close()
             if not left_to_driver:
                 _remove(folder)
 
@@ -129,8 +128,6 @@ class _Submission:
     """A spark-submit in cluster mode, and the application that it submits."""
 
     def __init__(self, folder: str, master: str, submit: Sequence[str], *, wait: bool) -> None:
-        from pyspark.find_spark_home import _find_spark_home
-
         self._folder = folder
         self._id = ""
         self._lines: deque[str] = deque(maxlen=_LINES)
@@ -142,7 +139,7 @@ class _Submission:
         first = [word for setting in settings for word in ("--conf", setting)]
         self._application = application_of(submit)
         last = [*self._application.settings, "--deploy-mode", "cluster"]
-        command = [str(Path(_find_spark_home(), "bin", "spark-submit")), *first, *submit, *last]
+        command = [program_of_spark("spark-submit"), *first, *submit, *last]
         environment = {name: value for name, value in os.environ.items() if name != "SPARK_REMOTE"}
         program = f"{folder}/tfos_driver.py"
         if on_kubernetes:

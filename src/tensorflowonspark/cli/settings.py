@@ -90,6 +90,11 @@ def _of_file(given: str | None) -> dict[str, str]:
         return {}
 
 
+def program_of_spark(name: str) -> str:
+    """Return the path of one of Spark's programs, as spark-submit."""
+    return str(Path(_spark_home(), "bin", name))
+
+
 def _spark_home() -> str:
     if find_spec("pyspark") is None:
         return os.environ.get("SPARK_HOME", "")

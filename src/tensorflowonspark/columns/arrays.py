@@ -60,10 +60,21 @@ class Ragged:
         parts: Any = self.values
         for level in reversed(self.splits):
             parts = [parts[start:stop] for start, stop in pairwise(level.tolist())]
-        out = np.empty(len(parts), dtype=object)
-        for number, part in enumerate(parts):  # one assignment would make a dimension of equal lengths
-            out[number] = part
-        return out
+        return objects(parts)
+
+
+def objects(rows: Sequence[Any]) -> Array:
+    """Return an array of objects, one for each row, which may be arrays.
+
+    Examples
+    --------
+    >>> objects([[1, 2], [3, 4]]).shape
+    (2,)
+    """
+    out = np.empty(len(rows), dtype=object)
+    for number, row in enumerate(rows):  # one assignment would make a dimension of equal lengths
+        out[number] = row
+    return out
 
 
 def split_at(lengths: npt.NDArray[Any]) -> Numbers:
@@ -143,7 +154,7 @@ def view(column: pa.Array, kind: Kind) -> Array | None:
         if level.null_count:
             return None
         column = level
-    flat = _bytes_of(column) if kind.decoded else _plain(column)
+    flat = layout.bytes_of(column)[0] if kind.decoded else _plain(column)
     if flat is None:
         return None
     flat = flat[:]
@@ -157,16 +168,6 @@ def _plain(column: pa.Array) -> Array | None:
     if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
         return None
     return column.to_numpy(zero_copy_only=True)  # type: ignore[no-any-return]
-
-
-def _bytes_of(column: pa.Array) -> npt.NDArray[np.uint8]:
-    """Return the bytes of all values of a binary column without nulls, one after the other, without a copy."""
-    wide = pa.types.is_large_binary(column.type)
-    _, offsets, data = column.buffers()
-    if not len(column) or data is None:
-        return np.empty(0, np.uint8)
-    bounds = np.frombuffer(offsets, np.int64 if wide else np.int32)[column.offset : column.offset + len(column) + 1]
-    return np.frombuffer(data, np.uint8)[bounds[0] : bounds[-1]]
 
 
 def to_array(column: pa.Array, kind: Kind) -> Array | Ragged:
@@ -216,7 +217,7 @@ def _leaves(column: pa.Array, kind: Kind) -> Array:
     if layout.is_vector(column.type):
         return convert(_vectors(column), kind)
     if kind.decoded:
-        return convert(_bytes_of(column), kind)
+        return convert(layout.bytes_of(column)[0], kind)
     column = layout.integers(column)
     if pa.types.is_decimal(column.type):
         # A whole number of more than 15 digits, as in a key, would not survive a conversion by way of a float.

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tensorflowonspark.columns import layout
-from tensorflowonspark.columns.arrays import Array, Ragged, split_at
+from tensorflowonspark.columns.arrays import Array, Ragged, objects, split_at
 from tensorflowonspark.errors import FeedError
 
 _SHOWN_CHARACTERS = 60
@@ -111,7 +111,7 @@ def _as_array(values: Any) -> Array:
     try:
         array = np.asarray(values)
     except ValueError:  # rows of different lengths
-        return _objects(values)
+        return objects(values)
     if array.size and array.dtype.kind not in "SU":
         return array
     return np.array(values, dtype=object)  # numpy's strings drop trailing zeros, and an empty list has no type
@@ -130,14 +130,7 @@ def joined(pieces: Sequence[Any]) -> Array:
         return arrays[0]  # which is refused unless it has all the rows
     if len({each.shape[1:] for each in arrays}) == 1:
         return np.concatenate(arrays)
-    return _objects([row for each in arrays for row in each])
-
-
-def _objects(rows: list[Any] | tuple[Any, ...]) -> Array:
-    out = np.empty(len(rows), dtype=object)
-    for number, row in enumerate(rows):
-        out[number] = row
-    return out
+    return objects([row for each in arrays for row in each])
 
 
 def _typed(array: Array, kind: pa.DataType) -> pa.Array:
@@ -173,7 +166,7 @@ def _joined(rows: list[Array]) -> Array:
     rows = [row for row in rows if len(row)]
     if rows and len({row.shape[1:] for row in rows}) == 1:
         return np.concatenate(rows)
-    return _objects([value for row in rows for value in row])
+    return objects([value for row in rows for value in row])
 
 
 def _scalars(array: Array, kind: pa.DataType) -> pa.Array:

@@ -21,6 +21,7 @@ from tensorflowonspark.columns import (
 )
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.messages import ColumnSummary
+from tensorflowonspark.ml.inputs import TensorInfo
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -30,30 +31,16 @@ SHAPE = "tensorflowonspark.shape"  # the key in a column's metadata; its value h
 
 
 @dataclass(frozen=True)
-class Field:
-    """The dtype and shape of a column.
+class Field(TensorInfo):
+    """A column: its name, the shape of one row's value, and its dtype, which is ``string`` for strings and binary.
 
     Attributes
     ----------
-    name : str
-        The name of the column.
-    dtype : str
-        The numpy dtype of its values; ``string`` for strings and binary.
-    shape : tuple of int or None
-        The shape of one row's value; None for sizes that vary or are unknown.
     is_text : bool
         Whether it holds strings.
     """
 
-    name: str
-    dtype: str
-    shape: tuple[int | None, ...] = ()
     is_text: bool = False
-
-    @property
-    def is_fixed(self) -> bool:
-        """Whether all rows have one known shape."""
-        return None not in self.shape
 
     @property
     def varying(self) -> int:
@@ -65,7 +52,7 @@ class Field:
 
         Examples
         --------
-        >>> str(Field("x", "float32", (None, 2)))
+        >>> str(Field("x", (None, 2), "float32"))
         'float32[?,2]'
         """
         sizes = ",".join("?" if size is None else str(size) for size in self.shape)
@@ -80,7 +67,7 @@ def field_of(column: "StructField") -> Field:
     stored = (column.metadata or {}).get(SHAPE)
     if stored is not None and len(stored) == depth:
         shape = [None if size < 0 else int(size) for size in stored]
-    return Field(column.name, "string" if dtype.kind == "O" else dtype.name, tuple(shape), text)
+    return Field(column.name, tuple(shape), "string" if dtype.kind == "O" else dtype.name, text)
 
 
 def fields_of(frame: "DataFrame", names: Sequence[str]) -> dict[str, Field]:

@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -74,11 +75,7 @@ def read(
 
 
 def _read_function(
-    function: Any,
-    frame: "DataFrame",
-    form: Form,
-    feed_dict: Mapping[str, str],
-    schema: "str | StructType | None",
+    function: Any, frame: "DataFrame", form: Form, feed_dict: Mapping[str, str], schema: "str | StructType | None"
 ) -> _Read:
     parameters = _parameters(function)
     columns = _columns(parameters, frame, form, feed_dict)
@@ -129,7 +126,7 @@ def _read_model(model: Any, frame: "DataFrame", form: Form, feed_dict: Mapping[s
         for each in bundle.inputs
     }
     taken = {
-        name: Field(column, fields[column].dtype, shapes[name] if fields[column].shape else (), fields[column].is_text)
+        name: replace(fields[column], shape=shapes[name] if fields[column].shape else ())
         for name, column in columns.items()
     }
     outputs = [each.tensor for each in bundle.outputs]

@@ -8,8 +8,8 @@ lookups and a `TextVectorization`, and approximate quantiles for a `Discretizati
 import pickle
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from threading import RLock
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -27,7 +27,7 @@ from tensorflowonspark.keras.preprocessing import (
     set_moments,
     set_tokens,
 )
-from tensorflowonspark.ml.counting import CountTokens, FindMoments, Numbers, Splitter
+from tensorflowonspark.ml.counting import CountTokens, Splitter, all_numbers, find_moments
 from tensorflowonspark.ml.inputs import input_of_each
 from tensorflowonspark.ml.layers import (
     adaptable_layers,
@@ -152,15 +152,11 @@ def adapted(
         if names and (family_of(layer) != "Normalization" or layer.built):  # others adapt on the nodes
             _check(layer, df, names)
             work.append((layer, _compute(layer, df, names, by_column)))
-    with _changing:
-        before = [(layer, _Undo(layer)) for layer, _ in work]
-        try:
-            for layer, state in work:
-                _set(layer, state)
-            yield
-        finally:
-            for _, undo in before:
-                undo()
+    with _changing, ExitStack() as changed:
+        for layer, state in work:
+            changed.enter_context(_restored(layer))
+            _set(layer, state)
+        yield
 
 
 def _own_columns(layer: Any, df: "DataFrame", columns: str | Sequence[str] | None) -> list[str]:
@@ -283,7 +279,7 @@ def _state(layer: Any, df: "DataFrame", columns: list[str], by_column: Mapping[s
 
 
 def _moments(layer: Any, frame: "DataFrame", taken: TakenColumns) -> Moments:
-    rows = frame.mapInArrow(FindMoments(taken, tuple(layer.axis)), "moments binary").collect()
+    rows = frame.mapInArrow(partial(find_moments, taken, tuple(layer.axis)), "moments binary").collect()
     parts = [pickle.loads(bytes(row.moments)) for row in rows]
     if not parts:
         raise _no_rows(layer)
@@ -294,7 +290,7 @@ def _quantiles(layer: Any, frame: "DataFrame", taken: TakenColumns) -> list[floa
     """Return the same boundaries as Keras: as many, of the same ranks."""
     step = 1.0 / layer.num_bins
     ranks = np.minimum(step + np.arange(0.0, 1.0, step), 1.0)[:-1].tolist()
-    values = frame.mapInArrow(Numbers(taken), "value double")
+    values = frame.mapInArrow(partial(all_numbers, taken), "value double")
     found = values.approxQuantile("value", ranks or [0.5], float(layer.epsilon))
     if not found:
         raise _no_rows(layer)
@@ -354,30 +350,25 @@ def _set(layer: Any, state: Any) -> None:
         layer._is_adapted = True
 
 
-@dataclass
-class _Undo:
-    """Restores a layer without its state."""
-
-    layer: Any
-
-    def __post_init__(self) -> None:
-        self._boundaries = getattr(self.layer, "bin_boundaries", None)
-        if family_of(self.layer) in ("IndexLookup", "TextVectorization"):
-            lookup = lookup_of(self.layer)
-            self._table, self._size = lookup.lookup_table, lookup._frozen_vocab_size
-            self._weights = [name for name in ("idf_weights", "idf_weights_const") if not hasattr(lookup, name)]
-
-    def __call__(self) -> None:
-        family = family_of(self.layer)
+@contextmanager
+def _restored(layer: Any) -> Iterator[None]:
+    """Give a layer that has no state none again at the end of the block."""
+    family, boundaries = family_of(layer), getattr(layer, "bin_boundaries", None)
+    lookup: Any = lookup_of(layer) if family in ("IndexLookup", "TextVectorization") else None
+    if lookup is not None:
+        table, size = lookup.lookup_table, lookup._frozen_vocab_size
+        absent = [name for name in ("idf_weights", "idf_weights_const") if not hasattr(lookup, name)]
+    try:
+        yield
+    finally:
         if family == "Normalization":
-            self.layer.adapt_mean.assign(np.zeros(self.layer.adapt_mean.shape, np.float32))
-            self.layer.adapt_variance.assign(np.ones(self.layer.adapt_variance.shape, np.float32))
-            self.layer.finalize_state()
+            layer.adapt_mean.assign(np.zeros(layer.adapt_mean.shape, np.float32))
+            layer.adapt_variance.assign(np.ones(layer.adapt_variance.shape, np.float32))
+            layer.finalize_state()
         elif family == "Discretization":
-            self.layer.bin_boundaries = self._boundaries
+            layer.bin_boundaries = boundaries
         else:
-            lookup = lookup_of(self.layer)
-            lookup.lookup_table, lookup._frozen_vocab_size = self._table, self._size
-            for name in self._weights:
+            lookup.lookup_table, lookup._frozen_vocab_size = table, size
+            for name in absent:
                 if hasattr(lookup, name):
                     delattr(lookup, name)

@@ -50,37 +50,26 @@ def _numbers(name: str, values: Any) -> npt.NDArray[Any]:
     return np.asarray(values)
 
 
-@dataclass(frozen=True)
-class FindMoments:
-    """Function of a task's rows that yields their moments, pickled; nothing if there are no rows."""
-
-    taken: TakenColumns
-    axis: tuple[int, ...]
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the results for a task's rows."""
-        moments: Moments | None = None
-        for values in _values(self.taken, batches):
-            numbers = _numbers(self.taken.columns[0], values)
-            if numbers.ndim == 1 and self.axis:  # a column of single numbers is one feature
-                numbers = numbers[:, None]
-            found = Moments.of(numbers, self.axis)
-            moments = found if moments is None else moments + found
-        if moments is not None:
-            yield pa.RecordBatch.from_pydict({"moments": pa.array([pickle.dumps(moments)], pa.binary())})
+def find_moments(
+    taken: TakenColumns, axis: tuple[int, ...], batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Yield the moments of a task's rows, pickled; nothing if there are no rows."""
+    moments: Moments | None = None
+    for values in _values(taken, batches):
+        numbers = _numbers(taken.columns[0], values)
+        if numbers.ndim == 1 and axis:  # a column of single numbers is one feature
+            numbers = numbers[:, None]
+        found = Moments.of(numbers, axis)
+        moments = found if moments is None else moments + found
+    if moments is not None:
+        yield pa.RecordBatch.from_pydict({"moments": pa.array([pickle.dumps(moments)], pa.binary())})
 
 
-@dataclass(frozen=True)
-class Numbers:
-    """Function of a task's rows that yields all their numbers, rounded to float32, one in each row."""
-
-    taken: TakenColumns
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the results for a task's rows."""
-        for values in _values(self.taken, batches):
-            flat = _numbers(self.taken.columns[0], values).reshape(-1).astype(np.float32)
-            yield pa.RecordBatch.from_pydict({"value": pa.array(flat.astype(np.float64))})
+def all_numbers(taken: TakenColumns, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield all numbers of a task's rows, rounded to float32, one in each row."""
+    for values in _values(taken, batches):
+        flat = _numbers(taken.columns[0], values).reshape(-1).astype(np.float32)
+        yield pa.RecordBatch.from_pydict({"value": pa.array(flat.astype(np.float64))})
 
 
 @dataclass(frozen=True)

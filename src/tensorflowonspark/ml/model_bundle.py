@@ -3,7 +3,7 @@
 import io
 import zipfile
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -78,19 +78,15 @@ class ModelBundle:
         """Return all but the data, as JSON represents it."""
         return {
             "kind": self.kind,
-            "inputs": [_plain(each) for each in self.inputs],
+            "inputs": [asdict(each) for each in self.inputs],
             "outputs": [
-                {**_plain(each.tensor), "meaning": each.meaning.value, "logits": each.logits} for each in self.outputs
+                {**asdict(each.tensor), "meaning": each.meaning.value, "logits": each.logits} for each in self.outputs
             ],
-            "layers": [_plain(each) for each in self.layers.values()],
+            "layers": [asdict(each) for each in self.layers.values()],
             "signature": self.signature,
             "tags": list(self.tags),
             "code": list(self.code.names),  # names in a pickle, which runs code when it is loaded
         }
-
-
-def _plain(tensor: TensorInfo) -> dict[str, Any]:
-    return {"name": tensor.name, "shape": list(tensor.shape), "dtype": tensor.dtype}
 
 
 def _tensor(plain: Mapping[str, Any]) -> TensorInfo:

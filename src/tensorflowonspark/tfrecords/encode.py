@@ -12,10 +12,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tensorflowonspark.columns import spread
-from tensorflowonspark.columns.layout import integers, is_list
+from tensorflowonspark.columns.arrays import split_at
+from tensorflowonspark.columns.layout import bytes_of, counts, integers, is_list
 from tensorflowonspark.tfrecords.decode import kinds_for
 from tensorflowonspark.tfrecords.examples import BYTES, FLOAT
-from tensorflowonspark.tfrecords.wire import LENGTH, Ints, within
+from tensorflowonspark.tfrecords.wire import LENGTH, Ints
 
 _FIELD_1, _FIELD_2 = bytes([1 << 3 | LENGTH]), bytes([2 << 3 | LENGTH])
 _LARGEST_IN_BYTES = np.array(
@@ -87,11 +88,9 @@ def _feature(name: str, column: pa.Array, before: bytes) -> list[pa.Array]:
     """Return the parts of a ``Feature`` for each non-null value; `before` is a tag, which precedes its length."""
     column = column.drop_null()
     if is_list(column.type):
-        offsets = np.asarray(column.offsets).astype(np.int64)
-        elements = column.flatten()
+        offsets, elements = split_at(counts(column)), column.flatten()
         if elements.null_count:
             raise ValueError(f"column {name!r} has an array with a null in it, which a feature can't have: fill it")
-        offsets = offsets - (offsets[0] if len(offsets) else 0)
     else:
         offsets, elements = np.arange(len(column) + 1), column
     kind = kinds_for(elements.type)[0]
@@ -120,9 +119,8 @@ def _steps(name: str, column: pa.Array) -> list[pa.Array]:
     steps = column.flatten()
     if steps.null_count:
         raise ValueError(f"column {name!r} has an array with a null in it, which a feature list can't have: fill it")
-    offsets = np.asarray(column.offsets).astype(np.int64)
-    data, bounds = within(_join(_feature(name, steps, _FIELD_1)))
-    return [_binary(data, bounds[offsets - offsets[0]])]
+    data, bounds = bytes_of(_join(_feature(name, steps, _FIELD_1)))
+    return [_binary(data, bounds[split_at(counts(column))])]
 
 
 def _packed(elements: pa.Array, kind: int) -> tuple[npt.NDArray[np.uint8], Ints]:
@@ -131,12 +129,12 @@ def _packed(elements: pa.Array, kind: int) -> tuple[npt.NDArray[np.uint8], Ints]
         if pa.types.is_decimal(elements.type):
             elements = elements.cast(pa.string())
         values = elements.cast(pa.binary())
-        return within(_join([_headers([_FIELD_1, _sizes(values)], len(values)), values]))
+        return bytes_of(_join([_headers([_FIELD_1, _sizes(values)], len(values)), values]))
     if kind == FLOAT:
         floats = np.ascontiguousarray(elements.cast(pa.float32()).to_numpy(zero_copy_only=False), "<f4")
         return floats.view(np.uint8), np.arange(len(floats) + 1, dtype=np.int64) * 4
     numbers = integers(elements).cast(pa.int64()).to_numpy(zero_copy_only=False)
-    return within(_headers([numbers], len(numbers)))
+    return bytes_of(_headers([numbers], len(numbers)))
 
 
 def _binary(data: npt.NDArray[np.uint8], bounds: Ints) -> pa.Array:

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from tensorflowonspark.columns.layout import bytes_of
 from tensorflowonspark.tfrecords.wire import (
     FEW_MESSAGES,
     FOUR_BYTES,
@@ -28,7 +29,6 @@ from tensorflowonspark.tfrecords.wire import (
     joined,
     lengths,
     varints,
-    within,
 )
 
 Bytes = npt.NDArray[np.uint8]
@@ -131,7 +131,7 @@ def _floats(data: Bytes, lists: Fields, units: int) -> Values:
     if (sizes % 4).any():
         bad = found.spans.take(sizes % 4 > 0)
         raise BadRecords(bad.record, bad.start, "has a list of floats that is no multiple of 4 bytes")
-    values, _ = within(gather(data, found.spans.start, found.spans.end))
+    values, _ = bytes_of(gather(data, found.spans.start, found.spans.end))
     return Values(FLOAT, values.view("<f4"), _summed(lists.message[found.message], sizes // 4, units))
 
 
@@ -150,7 +150,7 @@ def packed_ints(data: Bytes, spans: Spans) -> tuple[Ints, Ints]:
     BadRecords
         If a span ends within an integer.
     """
-    raw, bounds = within(gather(data, spans.start, spans.end))
+    raw, bounds = bytes_of(gather(data, spans.start, spans.end))
     last = raw < 0x80  # noqa: PLR2004 - the last byte of a number
     cut = (bounds[1:] > bounds[:-1]) & ~np.append(last, [True])[bounds[1:] - 1]
     ends = np.flatnonzero(last) + 1

@@ -20,6 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tensorflowonspark.columns.layout import bytes_of
 from tensorflowonspark.tfrecords.checksums import (
     FOOTER_BYTES,
     HEADER_BYTES,
@@ -29,7 +30,7 @@ from tensorflowonspark.tfrecords.checksums import (
     wrong_data,
 )
 from tensorflowonspark.tfrecords.options import MAX_RECORD_BYTES, Compression
-from tensorflowonspark.tfrecords.wire import PADDING_BYTES, Bytes, Ints, Spans, numbers_at, within
+from tensorflowonspark.tfrecords.wire import PADDING_BYTES, Bytes, Ints, Spans, numbers_at
 
 _READ_BYTES = 1 << 20
 _WINDOW_BITS = {Compression.GZIP: 31, Compression.ZLIB: 15}  # zlib's parameter for the two formats
@@ -385,7 +386,7 @@ def framed(records: pa.Array) -> npt.NDArray[np.uint8]:
     array of uint8
         The framed records.
     """
-    data, bounds = within(records)
+    data, bounds = bytes_of(records)
     lengths = np.diff(bounds).astype("<u8")
     of_lengths = length_crc(lengths).astype("<u4")
     headers = np.concatenate([each.view(np.uint8).reshape(-1, each.itemsize) for each in (lengths, of_lengths)], axis=1)
@@ -393,7 +394,7 @@ def framed(records: pa.Array) -> npt.NDArray[np.uint8]:
     found = [crc(raw[begin:end]) for begin, end in itertools.pairwise(bounds.tolist())]
     footers = masked(np.array(found, np.uint32)).astype("<u4").view(np.uint8).reshape(-1, 4)
     parts = [_rows(headers), records, _rows(footers)]
-    joined, _ = within(pc.binary_join_element_wise(*parts, pa.scalar(b"", records.type)))
+    joined, _ = bytes_of(pc.binary_join_element_wise(*parts, pa.scalar(b"", records.type)))
     return joined
 
 

@@ -11,9 +11,10 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 import pyarrow as pa
 
+from tensorflowonspark.columns.layout import bytes_of
 from tensorflowonspark.tfrecords.examples import BYTES, FLOAT, INT64, Values, packed_ints
 from tensorflowonspark.tfrecords.heads import Head, Mask, Part, Words, find_head, match_head
-from tensorflowonspark.tfrecords.wire import FLOAT_BYTES, BadRecords, Bytes, Ints, Spans, gather, numbers_at, within
+from tensorflowonspark.tfrecords.wire import FLOAT_BYTES, BadRecords, Bytes, Ints, Spans, gather, numbers_at
 
 _MOST_ODD = 8  # records that can't be a pattern for others, before all that are left are taken to be odd
 _TRIED_STEPS, _LEAST_SHARE = 8, 0.25  # of the records that a step reads: below, `examples` is faster
@@ -191,7 +192,7 @@ def _copied(data: Bytes, part: Part) -> Bytes:
 
 def _floats(data: Bytes, part: Part, record: Ints, ones: Ints) -> Values:  # noqa: ARG001 - as all readers are called
     if part.size is None:
-        values, bounds = within(gather(data, part.start, part.end))
+        values, bounds = bytes_of(gather(data, part.start, part.end))
         return Values(FLOAT, values.view("<f4"), np.diff(bounds) // FLOAT_BYTES)
     if part.size == FLOAT_BYTES:
         words = numbers_at(data, part.start, "<u4") if part.words is None else part.words.astype("<u4")

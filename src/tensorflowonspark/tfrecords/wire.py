@@ -83,16 +83,6 @@ def gather(data: npt.NDArray[np.uint8], start: Ints, end: Ints) -> pa.Array:
     return all_spans.take(pa.array(np.arange(1, 2 * count, 2)))
 
 
-def within(array: pa.Array) -> tuple[npt.NDArray[np.uint8], Ints]:
-    """Return the bytes of all values of a binary array, and their bounds: the start of each and the end."""
-    wide = pa.types.is_large_binary(array.type) or pa.types.is_large_string(array.type)
-    _, offsets, values = array.buffers()
-    dtype = np.int64 if wide else np.int32
-    places = np.frombuffer(offsets, dtype, len(array) + 1, array.offset * np.dtype(dtype).itemsize)
-    data = np.frombuffer(values, np.uint8) if values is not None else np.empty(0, np.uint8)
-    return data[places[0] : places[-1]], (places - places[0]).astype(np.int64)
-
-
 VARINT, EIGHT_BYTES, LENGTH, BEGIN_GROUP, END_GROUP, FOUR_BYTES = range(6)  # the wire types
 _LONGEST_VARINT = 10
 _TOO_LONG = np.int64(1) << 40  # stands for any length beyond all buffers

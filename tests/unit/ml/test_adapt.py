@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tensorflowonspark.keras.preprocessing import Moments, TokenCounts, set_moments, set_tokens
-from tensorflowonspark.ml.counting import CountTokens, FindMoments, Splitter, _split_by_keras
+from tensorflowonspark.ml.counting import CountTokens, Splitter, _split_by_keras, find_moments
 from tensorflowonspark.ml.predict import TakenColumns
 from tests.support.preprocessing import state_of
 
@@ -88,7 +88,7 @@ def test_any_numbers_in_any_tasks(tasks, axis):
     for task in tasks:
         batch = pa.RecordBatch.from_pydict({name: [row[place] for row in task] for place, name in enumerate("ab")})
         batch = batch.cast(pa.schema({"a": pa.float64(), "b": pa.float64()}))
-        found = FindMoments(taken, () if axis is None else (axis,))(iter([batch]))
+        found = find_moments(taken, () if axis is None else (axis,), iter([batch]))
         parts += [pickle.loads(each["moments"][0].as_py()) for each in found]
     assert bool(parts) == bool(len(values))
     if parts:
