@@ -1,14 +1,13 @@
 """A virtual environment that ``tfos run`` ships to YARN."""
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pyspark
 import pytest
 
 from tensorflowonspark import storage
+from tests.support.commands import options_of, output_of, start_tfos
 from tests.support.environments import make_venv
 from tests.support.paths import ROOT
 
@@ -36,22 +35,11 @@ OF_MODES = {
 def tfos_run(conf_dir, folder, mode):
     """Run a script that needs the environment on two workers; return the output of ``tfos run``."""
     settings = {**SETTINGS, **OF_MODES[mode]}
-    options = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
     environment = {name: value for name, value in os.environ.items() if name != "PYSPARK_PYTHON"}
-    program = "import sys; from tensorflowonspark.cli import main; sys.exit(main())"
-    given = ["--python-env", "venv", "--deploy-mode", mode, "--workers", "2", "--show", "all", *options, "train.py"]
-    process = subprocess.Popen(
-        [sys.executable, "-c", program, "run", "--master", "yarn", *given],
-        env={**environment, "HADOOP_CONF_DIR": conf_dir, "HADOOP_USER_NAME": "eve"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        cwd=folder,
-    )
-    try:
-        output, _ = process.communicate(timeout=140)
-    finally:
-        process.kill()
+    environment |= {"HADOOP_CONF_DIR": conf_dir, "HADOOP_USER_NAME": "eve"}
+    given = ["--python-env", "venv", "--deploy-mode", mode, "--workers", "2", "--show", "all", *options_of(settings)]
+    process = start_tfos("run", "--master", "yarn", *given, "train.py", env=environment, cwd=folder)
+    output = output_of(process, 140)
     assert process.returncode == 0, output
     return output
 

@@ -4,7 +4,6 @@ import os
 import re
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from functools import partial
@@ -17,6 +16,7 @@ import pytest
 
 from tensorflowonspark import storage
 from tensorflowonspark.node.checkpoint.store import CheckpointStore
+from tests.support.commands import options_of, output_of, start_tfos
 from tests.support.paths import ROOT, SUPPORT
 from tests.support.programs import wait_for
 
@@ -49,17 +49,14 @@ def tfos_run(conf_dir, url, mode, *arguments):
     if mode == "cluster":
         del settings["spark.driver.host"]
         settings["spark.driver.memory"] = "512m"
-    options = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
-    program = "import sys; from tensorflowonspark.cli import main; sys.exit(main())"
-    command = ["run", "--master", "yarn", "--deploy-mode", mode, *options, *map(str, arguments)]
-    return subprocess.Popen(
-        [sys.executable, "-c", program, *command],
-        env={**os.environ, "HADOOP_CONF_DIR": conf_dir, "HADOOP_USER_NAME": "ann", "PYSPARK_PYTHON": sys.executable},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
+    environment = {
+        **os.environ,
+        "HADOOP_CONF_DIR": conf_dir,
+        "HADOOP_USER_NAME": "ann",
+        "PYSPARK_PYTHON": sys.executable,
+    }
+    words = ["run", "--master", "yarn", "--deploy-mode", mode, *options_of(settings), *arguments]
+    return start_tfos(*words, env=environment, start_new_session=True)
 
 
 def application(output):
@@ -87,10 +84,7 @@ def test_an_unchanged_script(yarn, mini_cluster, hadoop_free, tmp_path, mode):
     script = [ROOT / "examples/mnist/script.py", "--epochs", "8"]
     logs = str(tmp_path / "logs") if mode == "client" else f"{mini_cluster.url}/user/ann/logs"
     process = tfos_run(yarn, mini_cluster.url, mode, "--workers", "2", "--log-dir", logs, *script)
-    try:
-        output, _ = process.communicate(timeout=180)
-    finally:
-        process.kill()
+    output = output_of(process, 180)
     assert process.returncode == 0, output
     files, within = storage.file_system(logs)
     for index in (0, 1):
@@ -104,10 +98,7 @@ def test_an_unchanged_script(yarn, mini_cluster, hadoop_free, tmp_path, mode):
 def test_the_exit_code_and_the_error_come_from_cluster_mode(yarn, mini_cluster, hadoop_free, tmp_path):
     (tmp_path / "train.py").write_text("import sys; sys.exit(7)")
     process = tfos_run(yarn, mini_cluster.url, "cluster", tmp_path / "train.py")
-    try:
-        output, _ = process.communicate(timeout=180)
-    finally:
-        process.kill()
+    output = output_of(process, 180)
     assert process.returncode == 7, output
     assert "its program called sys.exit(7)" in output
     check_nothing_staged(mini_cluster)
@@ -157,7 +148,7 @@ def test_a_signal_ends_the_nodes_in_client_mode(start, mini_cluster):
         process.send_signal(number)
     begin = time.monotonic()
     for (process, _, ended), number in zip(runs, numbers, strict=True):
-        output, _ = process.communicate(timeout=60)
+        output = output_of(process, 60)
         assert process.returncode == 128 + number, output
         assert ended.exists()
     assert time.monotonic() - begin < 30
@@ -177,7 +168,7 @@ def test_a_signal_ends_the_nodes_in_cluster_mode_and_a_second_one_kills_them(sta
     time.sleep(1)
     stubborn.send_signal(signal.SIGINT)
     for process, code in ((ending, 143), (stubborn, 130)):
-        output, _ = process.communicate(timeout=60)
+        output = output_of(process, 60)
         assert process.returncode == code, output
     assert ended.exists()
     check_nothing_staged(mini_cluster)
@@ -197,7 +188,7 @@ def test_a_signal_kills_an_application_that_waits_for_a_container(start, mini_cl
     for process, _, _ in runs:
         process.send_signal(signal.SIGTERM)
     for process, begun, _ in runs:
-        output, _ = process.communicate(timeout=60)
+        output = output_of(process, 60)
         assert process.returncode == 143, output
         assert not begun.exists()
     assert list(applications().values()) == ["KILLED"] * 2
@@ -208,7 +199,7 @@ def test_a_signal_kills_an_application_that_waits_for_a_container(start, mini_cl
 @pytest.mark.timeout(200)
 def test_without_waiting_the_driver_removes_what_was_staged(start, mini_cluster):
     process, begun, ended = start("cluster", WAITING.replace("600", "5") + "ended.touch()", "--no-wait")
-    output, _ = process.communicate(timeout=60)
+    output = output_of(process, 60)
     assert process.returncode == 0, output
     assert not ended.exists()
     wait_for(begun.exists, 90)
@@ -234,10 +225,7 @@ def test_records_checkpoints_and_a_model_in_hdfs_in_cluster_mode(yarn, hadoop_fr
     files.client.set_owner(within, "ann", "ann")
     options = ["--workers", "2", "--data", f"{directory}/points.tfrecord", SUPPORT / "hdfs_script.py", directory]
     process = tfos_run(yarn, mini_cluster.url, "cluster", *options)
-    try:
-        output, _ = process.communicate(timeout=180)
-    finally:
-        process.kill()
+    output = output_of(process, 180)
     assert process.returncode == 0, output
     found = re.findall(r"epoch 5 accuracy ([\d.]+)", mini_cluster.log(application(output)))
     assert len(found) == 2

@@ -12,11 +12,11 @@ import pyspark
 import pytest
 
 import tensorflowonspark as tfos
+from tests.support.commands import TFOS
 from tests.support.coordinated import Loop, coordinated
 from tests.support.paths import ROOT
 from tests.support.programs import fit, read, small_frame
 
-TFOS = [sys.executable, "-c", "import sys; from tensorflowonspark.cli import main; sys.exit(main())"]
 EXECUTORS = ["--conf", "spark.executor.cores=1", "--conf", "spark.executor.memory=512m"]
 
 

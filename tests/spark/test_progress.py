@@ -1,9 +1,6 @@
 """The progress of a training in Spark's UI."""
 
 import json
-import os
-import subprocess
-import sys
 import time
 
 import pytest
@@ -15,7 +12,7 @@ from tensorflowonspark.driver.nodes import Roster
 from tensorflowonspark.driver.spark.jobs import SparkJob
 from tensorflowonspark.driver.spark.naming import described
 from tensorflowonspark.driver.spark.progress import ProgressJobs
-from tests.support.paths import ROOT
+from tests.support.commands import run_python
 from tests.support.ui import jobs
 
 _PAGE = """
@@ -134,17 +131,7 @@ def test_jobs_of_a_thread_are_described_unless_the_user_has(spark):
 
 @pytest.mark.slow
 def test_the_page_of_jobs_and_its_interface_show_epochs_and_failures():
-    done = subprocess.run(
-        [sys.executable, "-c", _PAGE],
-        cwd=ROOT,
-        env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"},
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-    assert not done.returncode, done.stderr
-    found = json.loads(done.stdout.splitlines()[-1])
+    found = json.loads(run_python(_PAGE, SPARK_LOCAL_IP="127.0.0.1").splitlines()[-1])
     assert [job["description"] for job in found["jobs"]] == [
         "train ab12cd34: failed: worker:1 on <h7> failed: it ran out of memory",
         "train ab12cd34: epoch 3, loss 0.5",

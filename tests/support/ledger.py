@@ -1,6 +1,5 @@
 """An application without Spark whose clusters of scripted nodes share its slots, and threads that ask for slots."""
 
-import time
 from threading import Thread
 
 from tensorflowonspark.driver.spark.ledger import SlotRequest
@@ -18,14 +17,6 @@ def in_thread(function, *arguments):
     thread = Thread(target=function, args=arguments, daemon=True)
     thread.start()
     return thread
-
-
-def wait_until(condition):
-    """Wait ten seconds at most."""
-    end = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.002)
 
 
 class Application:

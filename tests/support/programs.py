@@ -1,15 +1,9 @@
 """Programs of a user that several tests train with, and the DataFrames that they are fed."""
 
-import os
-import subprocess
-import sys
-import textwrap
 import time
 
 import numpy as np
 from pyspark.sql import functions as f
-
-from tests.support.paths import ROOT
 
 
 def small_frame(spark, sizes):
@@ -82,18 +76,6 @@ def read(args, ctx):
 def all_ids(results, feed=0):
     """Return the ids that all nodes have read of a feed."""
     return sorted(row for feeds in results.values() for row in feeds[feed][0])
-
-
-def run_program(text, directory, *arguments, seconds=200):
-    """Run a program that makes a Spark session of its own; return its output."""
-    path = directory / "program.py"
-    path.write_text(textwrap.dedent(text))
-    paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), "PYSPARK_PYTHON": sys.executable}
-    command = [sys.executable, str(path), *map(str, arguments)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=seconds)
-    assert not done.returncode, done.stderr
-    return done.stdout
 
 
 def wait_for(condition, seconds=60):

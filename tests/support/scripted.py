@@ -21,6 +21,7 @@ from tensorflowonspark.messages import (
 )
 from tests.support.backend import LoopbackBackend, PlayedStage
 from tests.support.messages import opened
+from tests.support.programs import wait_for
 
 
 class ScriptedNode:
@@ -82,10 +83,7 @@ class ScriptedNode:
                 raise transport.ConnectionLost("the driver stops this node")
 
     def wait_until_received(self, wanted):
-        end = time.monotonic() + 30
-        while not any(wanted(message) for message in self.received):
-            assert time.monotonic() < end
-            time.sleep(0.01)
+        wait_for(lambda: any(wanted(message) for message in self.received), 30)
 
     def disconnect(self):
         self.channel.close()

@@ -2,13 +2,12 @@
 
 import doctest
 import pkgutil
-import subprocess
-import sys
 from importlib import import_module
 
 import pytest
 
 import tensorflowonspark
+from tests.support.commands import run_python
 from tests.support.examples import WITH_CONTEXT, WITH_NODES, WITH_SPARK, WITH_TENSORFLOW
 
 _ELSEWHERE = WITH_TENSORFLOW | WITH_SPARK | WITH_NODES | WITH_CONTEXT
@@ -32,8 +31,7 @@ def test_neither_driver_nor_task_imports_tensorflow():
         "import tensorflowonspark.supervisor.supervisor\n"
         "print([name for name in ('tensorflow', 'keras', 'pyspark', 'pandas') if name in sys.modules])"
     )
-    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert found.stdout.strip() == "[]"
+    assert run_python(program).strip() == "[]"
 
 
 @pytest.mark.parametrize("name", _MODULES)

@@ -12,8 +12,7 @@ import pytest
 from tensorflowonspark.driver.executor_checks import examine_executors, problems_of
 from tensorflowonspark.task.environment import ExecutorEnvironment, own_environment
 from tensorflowonspark.task.fabric import infiniband_ports
-
-TFOS = [sys.executable, "-c", "import sys; from tensorflowonspark.cli import main; sys.exit(main())"]
+from tests.support.commands import TFOS
 
 
 def check(*arguments, python=sys.executable):

@@ -3,13 +3,13 @@
 import os
 import re
 import signal
-import subprocess
 import sys
 import time
 
 import psutil
 import pytest
 
+from tests.support.commands import output_of, start_tfos
 from tests.support.pages import get
 from tests.support.paths import ROOT
 from tests.support.processes import has_ended, our_processes
@@ -18,29 +18,15 @@ from tests.support.standalone import standalone_cluster
 
 pytestmark = pytest.mark.timeout(300)
 
-TFOS = [sys.executable, "-c", "import sys; from tensorflowonspark.cli import main; sys.exit(main())"]
-
 
 def tfos_run(*arguments, **options):
     environment = {**os.environ, "PYSPARK_PYTHON": sys.executable}
-    return subprocess.Popen(
-        [*TFOS, "run", *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env=environment,
-        start_new_session=True,
-        **options,
-    )
+    return start_tfos("run", *arguments, env=environment, start_new_session=True, **options)
 
 
 def finished(*arguments, **options):
     """Return exit code and output."""
-    process = tfos_run(*arguments, **options)
-    try:
-        output, _ = process.communicate(timeout=240)
-    finally:
-        process.kill()
+    output = output_of(process := tfos_run(*arguments, **options), 240)
     return process.returncode, output
 
 
@@ -156,34 +142,34 @@ def begun(log):
     return log.exists() and "begun" in log.read_text()
 
 
-def test_a_signal_for_the_whole_process_group(script, tmp_path):
-    """As a scheduler sends it, or a terminal that is closed: the driver's JVM does not get it before the nodes end."""
+def output_after(tmp_path, script, act, **options):
+    """Run a script on one worker, act on the command's process when it has begun; return the exit code and outputs."""
     log = tmp_path / "logs/worker-0.log"
-    process = tfos_run("--log-dir", tmp_path / "logs", script(WAITING.format(seconds=0.5)))
+    process = tfos_run("--log-dir", tmp_path / "logs", script, **options)
     try:
         wait_for(lambda: begun(log), 120)
-        os.killpg(process.pid, signal.SIGTERM)
-        output, _ = process.communicate(timeout=30)
+        act(process)
+        output, _ = process.communicate(timeout=60)
     finally:
         process.kill()
-    assert process.returncode == 143, output
-    assert "ended in order" in log.read_text()
+    return process.returncode, output, log.read_text()
+
+
+def test_a_signal_for_the_whole_process_group(script, tmp_path):
+    """As a scheduler sends it, or a terminal that is closed: the driver's JVM does not get it before the nodes end."""
+    path = script(WAITING.format(seconds=0.5))
+    code, output, log = output_after(tmp_path, path, lambda process: os.killpg(process.pid, signal.SIGTERM))
+    assert code == 143, output
+    assert "ended in order" in log
 
 
 @pytest.mark.slow
 def test_a_signal_that_is_ignored_stays_so(script, tmp_path):
     """As after ``nohup``."""
-    log = tmp_path / "logs/worker-0.log"
-    program = "import time\nprint('begun', flush=True)\ntime.sleep(4)\n"
+    path = script("import time\nprint('begun', flush=True)\ntime.sleep(4)\n")
     ignore = {"preexec_fn": lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)}
-    process = tfos_run("--log-dir", tmp_path / "logs", script(program), **ignore)
-    try:
-        wait_for(lambda: begun(log), 120)
-        process.send_signal(signal.SIGHUP)
-        output, _ = process.communicate(timeout=60)
-    finally:
-        process.kill()
-    assert process.returncode == 0, output
+    code, output, _ = output_after(tmp_path, path, lambda process: process.send_signal(signal.SIGHUP), **ignore)
+    assert code == 0, output
 
 
 @pytest.mark.slow
@@ -209,20 +195,14 @@ def test_spark_that_does_not_start(script):
 
 
 def test_a_second_signal_kills_at_once(script, tmp_path):
-    process = tfos_run("--log-dir", tmp_path / "logs", script(WAITING.format(seconds=60)))
-    log = tmp_path / "logs/worker-0.log"
-    try:
-        wait_for(lambda: begun(log), 120)
+    def send_twice(process):
         process.send_signal(signal.SIGTERM)
         time.sleep(1)
-        begin = time.monotonic()
         process.send_signal(signal.SIGTERM)
-        output, _ = process.communicate(timeout=60)
-    finally:
-        process.kill()
-    assert process.returncode == 143, output
-    assert time.monotonic() - begin < 25
-    assert "ended in order" not in log.read_text()
+
+    code, output, log = output_after(tmp_path, script(WAITING.format(seconds=600)), send_twice)
+    assert code == 143, output
+    assert "ended in order" not in log
 
 
 @pytest.mark.slow

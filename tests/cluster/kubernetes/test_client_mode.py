@@ -12,36 +12,22 @@ import time
 import pytest
 
 from tests.support import hosts, ladder
+from tests.support.commands import options_of, output_of, start_tfos
 from tests.support.fed_cluster import APPLICATIONS, check_fed_clusters
 from tests.support.kubernetes.kubelet import PULL_SECONDS
 from tests.support.paths import ROOT, SUPPORT
 from tests.support.programs import wait_for
 
-TFOS = [sys.executable, "-c", "import sys; from tensorflowonspark.cli import main; sys.exit(main())"]
-
 
 def conf(kubernetes):
-    return [word for name, value in kubernetes.client_settings().items() for word in ("--conf", f"{name}={value}")]
+    return options_of(kubernetes.client_settings())
 
 
 def tfos_run(kubernetes, *arguments, workers=2):
     """Start ``tfos run`` with a driver outside of the pods."""
     environment = {**os.environ, "PYSPARK_PYTHON": sys.executable}
-    return subprocess.Popen(
-        [*TFOS, "run", "--workers", str(workers), "--show", "all", *conf(kubernetes), *map(str, arguments)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env=environment,
-    )
-
-
-def output_of(process, seconds):
-    """Return what a process writes; it is gone afterwards."""
-    try:
-        return process.communicate(timeout=seconds)[0]
-    finally:
-        process.kill()
+    options = ["--workers", workers, "--show", "all", *conf(kubernetes)]
+    return start_tfos("run", *options, *arguments, env=environment)
 
 
 @pytest.mark.timeout(240)  # one machine is driver, API server and two pods
@@ -51,7 +37,7 @@ def test_an_unchanged_script_trains_on_two_pods(kubernetes):
         f"spark.kubernetes.executor.annotation.{PULL_SECONDS}": 3,
         "spark.scheduler.maxRegisteredResourcesWaitingTime": "1s",
     }
-    options = [word for name, value in late.items() for word in ("--conf", f"{name}={value}")]
+    options = options_of(late)
     script = [ROOT / "examples/mnist/script.py", "--epochs", "8"]
     process = tfos_run(kubernetes, "--name", "script", *options, *script)
     output = output_of(process, 200)
@@ -130,7 +116,7 @@ def test_a_cluster_comes_up_under_dynamic_allocation(kubernetes, tmp_path):
         "spark.dynamicAllocation.initialExecutors": 1,
         "spark.executor.instances": 1,
     }
-    options = [word for name, value in dynamic.items() for word in ("--conf", f"{name}={value}")]
+    options = options_of(dynamic)
     process = tfos_run(kubernetes, "--name", "dynamic", *options, tmp_path / "train.py")
     output = output_of(process, 150)
     assert process.returncode == 0, output

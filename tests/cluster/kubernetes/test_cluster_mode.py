@@ -4,7 +4,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pyspark
@@ -12,11 +11,11 @@ import pytest
 import yaml
 
 from tensorflowonspark import storage
+from tests.support.commands import options_of, output_of, start_tfos
 from tests.support.kubernetes.kubelet import HOST_NETWORK, PULL_SECONDS
 from tests.support.paths import ROOT
 from tests.support.programs import wait_for
 
-TFOS = [sys.executable, "-c", "import sys; from tensorflowonspark.cli import main; sys.exit(main())"]
 SUBMIT = Path(pyspark.__file__).parent / "bin/spark-submit"
 VOLUME = "spark.kubernetes.driver.volumes.hostPath.staging"
 
@@ -35,25 +34,17 @@ class Application:
         files, within = storage.file_system(self._staging)
         files.makedirs(within, exist_ok=True)
         mode = ["--master", f"k8s://{kubernetes.url}", "--deploy-mode", "cluster", "--staging-dir", self._staging]
-        options = [word for key, value in settings.items() for word in ("--conf", f"{key}={value}")]
         without = ("SPARK_LOCAL_IP", "PYSPARK_PYTHON")
-        self.process = subprocess.Popen(
-            [*TFOS, "run", *mode, *options, "--name", name, *map(str, arguments)],
-            env={key: value for key, value in os.environ.items() if key not in without} | {"HADOOP_USER_NAME": "ann"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
+        environment = {key: value for key, value in os.environ.items() if key not in without}
+        environment["HADOOP_USER_NAME"] = "ann"
+        self.process = start_tfos("run", *mode, *options_of(settings), "--name", name, *arguments, env=environment)
 
     def end(self, seconds):
         """Wait for the end; return what the command and the driver have written, and the driver's state.
 
         The driver's pod stays until it is deleted, and none of the others does.
         """
-        try:
-            output = self.process.communicate(timeout=seconds)[0]
-        finally:
-            self.process.kill()
+        output = output_of(self.process, seconds)
         pods = pods_of(self._kubernetes, self._name)
         for pod in pods:
             self._kubernetes.api.delete(f"pods/{pod}")
@@ -122,8 +113,16 @@ def test_the_exit_code_is_that_of_the_script(kubernetes, hdfs, hadoop_free, tmp_
     program = tmp_path / "tfos.py"  # as in the image of deploy/Dockerfile
     program.write_text("import sys\nfrom tensorflowonspark.cli import main\nsys.exit(main())\n")
     settings = {**kubernetes.settings(), "spark.kubernetes.driver.pod.name": "image-driver"}
-    options = [word for key, value in settings.items() for word in ("--conf", f"{key}={value}")]
-    command = [SUBMIT, *options, "--deploy-mode", "cluster", "--name", "image", f"local://{program}", "run"]
+    command = [
+        SUBMIT,
+        *options_of(settings),
+        "--deploy-mode",
+        "cluster",
+        "--name",
+        "image",
+        f"local://{program}",
+        "run",
+    ]
     environment = {key: value for key, value in os.environ.items() if key != "SPARK_LOCAL_IP"}
     try:
         done = subprocess.run(

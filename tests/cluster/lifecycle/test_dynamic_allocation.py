@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.programs import run_program
+from tests.support.commands import run_python
 
 _PROGRAM = """
 import time
@@ -54,8 +54,8 @@ spark.stop()
 
 @pytest.mark.slow
 @pytest.mark.timeout(240)
-def test_a_cluster_requests_executors_keeps_them_and_gives_them_back(tmp_path):
-    output = run_program(_PROGRAM, tmp_path)
+def test_a_cluster_requests_executors_keeps_them_and_gives_them_back():
+    output = run_python(_PROGRAM, seconds=200)
     found = {line.partition(" ")[0]: line.partition(" ")[2] for line in output.splitlines()}
     assert found["before"] == "0"
     assert found["up"] == "true"

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
+from tests.support.commands import run_python
 from tests.support.paths import ROOT
-from tests.support.programs import run_program
 
 _PROGRAM = """
 import contextlib, logging, os, signal, sys, tempfile, time
@@ -120,9 +120,9 @@ with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch, context
 
 @pytest.mark.slow
 @pytest.mark.timeout(240)
-def test_an_executor_that_was_lost_before_the_start_is_waited_for(tmp_path):
+def test_an_executor_that_was_lost_before_the_start_is_waited_for():
     """A standalone application without spark.cores.max, whose settings do not show what may come."""
-    assert run_program(_LOST_BEFORE, tmp_path).splitlines()[-1] == "{'worker:0': 0, 'worker:1': 1} True"
+    assert run_python(_LOST_BEFORE, seconds=200).splitlines()[-1] == "{'worker:0': 0, 'worker:1': 1} True"
 
 
 @pytest.mark.slow

@@ -1,20 +1,18 @@
 """Fitting Keras models on DataFrames, as a user of Spark ML does it."""
 
 import json
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 from pyspark.ml import Pipeline, PipelineModel
 from pyspark.ml.evaluation import MulticlassClassificationEvaluator, RegressionEvaluator
 from pyspark.ml.feature import StandardScaler, VectorAssembler
-from pyspark.ml.functions import array_to_vector
 from pyspark.ml.tuning import CrossValidator, ParamGridBuilder
 from pyspark.sql import functions as f
 
 import tensorflowonspark as tfos
 from tensorflowonspark.ml import KerasEstimator, KerasModel
+from tests.support.commands import run_python
 from tests.support.lines import line, lines
 
 pytestmark = [pytest.mark.masters("local"), pytest.mark.timeout(240)]
@@ -84,7 +82,7 @@ import keras
 alone = keras.models.load_model(path).predict(np.array(images).reshape(-1, 8, 8, 1), verbose=0).argmax(1)
 print(json.dumps([predicted, alone.tolist()]))
 """
-    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    told = run_python(program)
     again, alone = json.loads(told.strip().splitlines()[-1])
     assert again == expected
     assert alone == expected
@@ -307,10 +305,3 @@ def test_what_only_the_node_can_see_is_reported_by_it(spark):
     nulls = lines(spark).withColumn("label", f.expr("if(label > 2.9, null, label)"))
     with pytest.raises(tfos.NodeError, match="column 'label' holds 3 nulls, the first in row 61"):
         KerasEstimator(line, **QUIET).fit(nulls.coalesce(1))
-
-
-def test_vectors_come_from_spark_ml(spark):
-    data = lines(spark).withColumn("features", array_to_vector(f.col("features")))
-    model = KerasEstimator(line, epochs=2, **QUIET).fit(data)
-    assert isinstance(model, KerasModel)
-    assert model.transform(data).count() == 64

@@ -1,8 +1,6 @@
 """Layers on other nodes: placed with their optimizer's variables, trained as on one node, exported for any."""
 
 import re
-import subprocess
-import sys
 import time
 from pathlib import Path
 from threading import Thread
@@ -11,6 +9,7 @@ import numpy as np
 import pytest
 
 import tensorflowonspark as tfos
+from tests.support.commands import run_python
 from tests.support.local_cluster import local_cluster
 from tests.support.processes import node_of
 from tests.support.programs import wait_for
@@ -121,7 +120,7 @@ def test_a_placed_model_is_an_ordinary_one_elsewhere(tmp_path):
         expected = check(cluster.join()["worker:0"])
     np.save(tmp_path / "ids.npy", rows()[0])
     arguments = [str(tmp_path), str(tmp_path / "ids.npy"), str(tmp_path / "predictions.npy")]
-    subprocess.run([sys.executable, "-c", LOAD, *arguments], check=True, timeout=100)
+    run_python(LOAD, *arguments)
     for each in np.load(tmp_path / "predictions.npy"):
         np.testing.assert_allclose(each, expected, rtol=1e-5)
 

@@ -2,11 +2,11 @@
 
 import json
 import subprocess
-import sys
 
 import pytest
 
 import tensorflowonspark as tfos
+from tests.support.commands import TFOS
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.slow]
 SCRIPT = """
@@ -62,8 +62,7 @@ def test_a_variable_of_the_users_own_turns_it_off(spark, tmp_path, monkeypatch):
 
 def test_from_a_shell(tmp_path):
     (tmp_path / "search.py").write_text(SCRIPT)
-    start = "import sys; from tensorflowonspark.cli import main; sys.exit(main())"
-    command = [sys.executable, "-c", start, "run", "--master", "local[3]", "--workers", "3", "search.py"]
+    command = [*TFOS, "run", "--master", "local[3]", "--workers", "3", "search.py"]
     done = subprocess.run(command, check=False, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert sorted(found(tmp_path)) == ["chief", "tuner0", "tuner1"]

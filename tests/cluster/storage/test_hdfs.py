@@ -19,6 +19,7 @@ from tests.support import hadoop
 from tests.support.paths import ROOT
 from tests.support.processes import has_ended
 from tests.support.programs import wait_for
+from tests.support.stored import check_directory, check_file, names_below, write_model
 
 
 @pytest.fixture
@@ -38,55 +39,25 @@ def name_service(hdfs, hadoop_free):
     }
 
 
-def write_model(names):
-    def write(local):
-        (Path(local) / "assets").mkdir(parents=True)
-        (Path(local) / "variables").mkdir()
-        for name in names:
-            (Path(local) / name).write_text(name * 1000)
-
-    return write
-
-
-def names_below(path):
-    files, within = storage.file_system(path)
-    found = files.find(within, withdirs=True)
-    return sorted(each.removeprefix(f"{within}/") for each in found if each != within)
-
-
-def test_a_directory_goes_there_and_comes_back(hdfs, tmp_path):
-    place = f"{hdfs}/models/there and back"
-    storage.publish(place, write_model(["saved_model.pb", "variables/old"]))
-    storage.publish(place, write_model(["saved_model.pb", "variables/new"]))
-    assert names_below(f"{hdfs}/models") == [
-        "there and back",
-        *(f"there and back/{name}" for name in ["assets", "saved_model.pb", "variables", "variables/new"]),
-    ]
-    assert storage.fetch(place, str(tmp_path / "here"))
-    assert (tmp_path / "here" / "variables" / "new").read_text() == "variables/new" * 1000
-    storage.remove(place)
-    assert not storage.fetch(place, str(tmp_path / "nothing"))
-    assert names_below(f"{hdfs}/models") == []
-
-
-def test_a_file_replaces_a_file_and_a_directory(hdfs, tmp_path):
-    place = f"{hdfs}/files/model.keras"
-    storage.publish(place, write_model(["saved_model.pb"]))
-    for text in ("one", "two"):
-        storage.publish(place, lambda local, text=text: Path(local).write_text(text) and None)
-        assert storage.fetch(place, str(tmp_path / "model"))
-        assert (tmp_path / "model").read_text() == text
-    assert names_below(f"{hdfs}/files") == ["model.keras"]
+def test_a_directory_and_a_file_go_there_and_come_back(hdfs, tmp_path):
+    check_directory(f"{hdfs}/models/there and back", tmp_path)
+    assert names_below(f"{hdfs}/models", directories=True) == []
+    check_file(f"{hdfs}/files", tmp_path)
 
 
 def test_what_stood_there_stays_when_the_upload_fails(hdfs, monkeypatch):
+    def write(local):
+        write_model(["saved_model.pb"])(local)
+        (Path(local) / "assets").mkdir()  # which stays empty, as in most saved models
+
     place = f"{hdfs}/stays/model"
-    storage.publish(place, write_model(["saved_model.pb"]))
+    storage.publish(place, write)
     files, _ = storage.file_system(place)
     monkeypatch.setattr(type(files), "mv", lambda *_, **__: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         storage.publish(place, write_model(["other"]))
-    assert names_below(f"{hdfs}/stays") == ["model", "model/assets", "model/saved_model.pb", "model/variables"]
+    left = ["model", "model/assets", "model/saved_model.pb"]
+    assert names_below(f"{hdfs}/stays", directories=True) == left
 
 
 def test_a_name_service_with_a_dead_name_node(name_service, tmp_path):
@@ -188,7 +159,7 @@ def test_saved_stages(spark, hdfs, hadoop_free):
         assert KerasModel.load("/stages/two")._bundle == model._bundle
     finally:
         spark.conf.unset("fs.defaultFS")
-    assert {"metadata", "model/model.keras"} < set(names_below(f"{hdfs}/stages/two"))
+    assert {"metadata", "model/model.keras"} < set(names_below(f"{hdfs}/stages/two", directories=True))
 
 
 def test_the_mini_cluster_ends_with_who_started_it(hdfs, tmp_path):

@@ -1,14 +1,13 @@
 """A training on an HDFS with Kerberos, which its nodes reach with a delegation token, as in YARN's containers."""
 
 import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 
 from tensorflowonspark import storage
 from tensorflowonspark.node.checkpoint.store import CheckpointStore
+from tests.support.commands import options_of, output_of, start_tfos
 from tests.support.paths import SUPPORT
 
 
@@ -25,22 +24,12 @@ def test_records_checkpoints_and_a_model_in_an_hdfs_with_kerberos(secure_hdfs, t
     environment = {name: value for name, value in os.environ.items() if not name.startswith("KRB5")}
     environment |= {"HADOOP_TOKEN_FILE_LOCATION": secure_hdfs.token, "SPARK_USER": "ann"}  # as YARN and Spark set them
     environment["JAVA_TOOL_OPTIONS"] = f"-Djava.security.krb5.conf={secure_hdfs.krb5_conf}"
-    settings = [
-        word for key, value in secure_hdfs.settings.items() for word in ("--conf", f"spark.hadoop.{key}={value}")
-    ]
-    command = [sys.executable, "-c", "import sys; from tensorflowonspark.cli import main; sys.exit(main())"]
-    script = [str(SUPPORT / "hdfs_script.py"), directory]
-    done = subprocess.run(
-        [*command, "run", *settings, "--data", f"{directory}/points.tfrecord", *script],
-        check=False,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=150,
-    )
-    assert done.returncode == 0, done.stdout
-    assert "epoch 5 accuracy 0.9" in done.stdout
+    settings = options_of({f"spark.hadoop.{key}": value for key, value in secure_hdfs.settings.items()})
+    script = [SUPPORT / "hdfs_script.py", directory]
+    process = start_tfos("run", *settings, "--data", f"{directory}/points.tfrecord", *script, env=environment)
+    output = output_of(process, 150)
+    assert process.returncode == 0, output
+    assert "epoch 5 accuracy 0.9" in output
     assert CheckpointStore(f"{directory}/checkpoints", keep=1).latest().epoch == 5
     assert storage.fetch(f"{directory}/model", str(tmp_path / "model"))
     files, within = storage.file_system(f"{directory}/model")

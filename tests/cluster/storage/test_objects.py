@@ -6,11 +6,7 @@ import pytest
 
 import tensorflowonspark as tfos
 from tensorflowonspark import storage
-
-
-def names_below(path):
-    files, within = storage.file_system(path)
-    return sorted(found.removeprefix(f"{within}/") for found in files.find(within))
+from tests.support.stored import names_below
 
 
 def publish(args, ctx):

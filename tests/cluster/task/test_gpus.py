@@ -1,10 +1,6 @@
-import subprocess
-import sys
-import textwrap
-
 import pytest
 
-from tests.support.programs import run_program
+from tests.support.commands import run_python
 
 _PROGRAM = """
 import os, sys
@@ -84,7 +80,7 @@ def _discovery_script(directory):
 @pytest.mark.timeout(240)
 def test_gpus_for_our_stage_alone(tmp_path):
     """An executor with four slots and two GPUs, which a discovery script invents."""
-    lines = run_program(_PROGRAM_FOR_OUR_STAGE, tmp_path, _discovery_script(tmp_path)).splitlines()
+    lines = run_python(_PROGRAM_FOR_OUR_STAGE, _discovery_script(tmp_path), seconds=200).splitlines()
     assert lines[-7:-2] == [
         "one each: [(('4',), '4'), (('7',), '7')]",
         "two: {'worker:0': (('4', '7'), '4,7')}",
@@ -100,9 +96,4 @@ def test_gpus_for_our_stage_alone(tmp_path):
 @pytest.mark.slow
 def test_sparks_resource_api_end_to_end(tmp_path):
     """Two nodes in one executor with two GPUs, which a discovery script invents: one each."""
-    script = _discovery_script(tmp_path)
-    (tmp_path / "program.py").write_text(textwrap.dedent(_PROGRAM))
-    run = subprocess.run(
-        [sys.executable, str(tmp_path / "program.py"), str(script)], capture_output=True, text=True, check=False
-    )
-    assert "visible ['4', '7']" in run.stdout, run.stderr
+    assert "visible ['4', '7']" in run_python(_PROGRAM, _discovery_script(tmp_path), seconds=200)

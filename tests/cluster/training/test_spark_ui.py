@@ -1,10 +1,9 @@
 """What Spark's UI shows of a cluster with real nodes."""
 
-import time
-
 import pytest
 
 import tensorflowonspark as tfos
+from tests.support.programs import wait_for
 from tests.support.ui import jobs, stages
 
 
@@ -24,9 +23,7 @@ def test_jobs_and_stages_say_which_cluster_they_are_of_and_what_they_do(spark):
         cluster.train(spark.range(40))
         cluster.join()
     expected = {"launch 2 workers", "feed 0, validation rows, to 2 nodes", "feed 0 to 2 nodes", "feed 1 to 2 nodes"}
-    end = time.monotonic() + 10
-    while not any("epoch 2" in job[0] for job in jobs(spark)) and time.monotonic() < end:
-        time.sleep(0.1)
+    wait_for(lambda: any("epoch 2" in job[0] for job in jobs(spark)), 10)
     own = [job for job in jobs(spark) if job[0].startswith(f"{label}: ")]
     whats = {description.removeprefix(f"{label}: ") for description, *_ in own}
     assert expected <= whats

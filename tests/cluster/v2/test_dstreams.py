@@ -2,9 +2,6 @@
 
 import os
 import stat
-import subprocess
-import sys
-import time
 import warnings
 from collections import Counter
 from pathlib import Path
@@ -13,6 +10,8 @@ import pytest
 
 import tensorflowonspark as tfos
 from tensorflowonspark import TFCluster, reservation
+from tests.support.commands import run_python
+from tests.support.programs import wait_for
 
 
 @pytest.fixture
@@ -45,16 +44,14 @@ def test_a_stream_is_fed_until_somebody_asks_for_its_end(start, spark, tmp_path,
     fed = []
     stream.foreachRDD(lambda rdd: fed.append(rdd.id()))  # after the feeding of the same rows
     streaming.start()
-    end = time.monotonic() + 60
-    while len(fed) < len(batches) and time.monotonic() < end:
-        time.sleep(0.1)
+    wait_for(lambda: len(fed) == len(batches))
     address = cluster.cluster_meta["server_addr"]
     assert not cluster.server.done
     # From another process of the same user.
     line = (
         f"from tensorflowonspark import reservation; c = reservation.Client({address!r}); c.request_stop(); c.close()"
     )
-    subprocess.run([sys.executable, "-c", line], check=True)
+    run_python(line)
     cluster.shutdown(ssc=streaming)
     assert cluster.server.done
     rows = Counter(int(row) for path in tmp_path.glob("rows-*") for row in path.read_text().split())

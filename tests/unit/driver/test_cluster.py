@@ -2,8 +2,6 @@
 
 import logging
 import pickle
-import subprocess
-import sys
 import time
 
 import pytest
@@ -19,7 +17,7 @@ from tensorflowonspark.driver.nodes import NodeState
 from tensorflowonspark.errors import FailureKind
 from tensorflowonspark.messages import Failed, Lines, Member, Members, ProgramBegun, Register, Returned
 from tests.support.backend import cluster_on
-from tests.support.paths import ROOT
+from tests.support.commands import run_python
 from tests.support.scripted import ScriptedBackend, ScriptedNode, fails, returns, serves
 
 pytestmark = pytest.mark.usefixtures("unchecked_frames")
@@ -210,18 +208,15 @@ def test_output_that_can_not_be_shown_does_no_harm():
         assert cluster.join() == {"worker:0": 1}
 
 
-def test_a_program_that_ends_silently_ends(tmp_path):
+def test_a_program_that_ends_silently_ends():
     """Start, and neither wait nor shut down: the interpreter must end, and the nodes with it."""
-    script = tmp_path / "driver.py"
-    script.write_text(
-        f"import sys; sys.path.insert(0, {str(ROOT)!r})\n"
+    program = (
         "from tests.support.backend import cluster_on\n"
         "from tests.support.scripted import ScriptedBackend\n"
         "cluster_on(ScriptedBackend(lambda node: None)).start()\n"
         "print('started', flush=True)\n"
     )
-    run = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=30, check=True)
-    assert run.stdout == "started\n"
+    assert run_python(program) == "started\n"
 
 
 def test_a_second_supervisor_for_a_node_is_turned_away():

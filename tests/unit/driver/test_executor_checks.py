@@ -1,7 +1,5 @@
 """Problems of executors, by their environments."""
 
-import os
-import subprocess
 import sys
 from dataclasses import replace
 
@@ -11,6 +9,7 @@ from tensorflowonspark.driver.executor_checks import problems_of
 from tensorflowonspark.task import environment
 from tensorflowonspark.task.environment import ExecutorEnvironment, own_environment
 from tensorflowonspark.task.fabric import Fabric, InfiniBandPort, NcclChoice
+from tests.support.commands import run_python
 
 VERSIONS = {
     "tensorflowonspark": "3.0.0",
@@ -122,5 +121,4 @@ def test_the_environment_needs_the_standard_library_alone():
         "roots = {name.partition('.')[0] for name in set(sys.modules) - before} - {'tensorflowonspark'}\n"
         "print(sorted(name for name in roots if name not in sys.stdlib_module_names))"
     )
-    done = subprocess.run([sys.executable, "-c", program], env=os.environ, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    assert run_python(program).strip() == "[]"

@@ -1,14 +1,9 @@
 """Forked children of the driver."""
 
-import subprocess
-import sys
-import textwrap
-
-from tests.support.paths import ROOT
+from tests.support.commands import run_python
 
 _FORKING_DRIVER = """
 import multiprocessing, os, sys
-sys.path.insert(0, {path!r})
 from tests.support.backend import cluster_on
 from tests.support.scripted import ScriptedBackend, returns
 import tensorflowonspark as tfos
@@ -46,9 +41,5 @@ if not left:
 """
 
 
-def test_a_forked_child_of_the_driver_does_not_end_the_cluster(tmp_path):
-    script = tmp_path / "driver.py"
-    script.write_text(textwrap.dedent(_FORKING_DRIVER.format(path=str(ROOT))))
-    run = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=60, check=False)
-    assert run.returncode == 0, run.stderr
-    assert run.stdout.splitlines() == ["0", "0", "5", "5", "5", "5", "4", "{'worker:0': 7}"]
+def test_a_forked_child_of_the_driver_does_not_end_the_cluster():
+    assert run_python(_FORKING_DRIVER).splitlines() == ["0", "0", "5", "5", "5", "5", "4", "{'worker:0': 7}"]

@@ -13,7 +13,8 @@ import tensorflowonspark as tfos
 from tensorflowonspark.driver.spark import ledger as module
 from tensorflowonspark.driver.spark.ledger import SlotLedger, SlotRequest
 from tests.support.backend import cluster_on
-from tests.support.ledger import Application, ask, in_thread, wait_until
+from tests.support.ledger import Application, ask, in_thread
+from tests.support.programs import wait_for
 from tests.support.scripted import returns
 
 pytestmark = pytest.mark.timeout(60)
@@ -38,7 +39,7 @@ def test_slots_are_granted_in_the_order_of_the_requests():
     threads = []
     for name, needed in [("large", 4), ("small", 1), ("other", 2)]:
         threads.append(in_thread(take, name, needed))
-        wait_until(lambda: len(ledger._queue) == len(threads))
+        wait_for(lambda: len(ledger._queue) == len(threads))
     assert not order  # one slot is free, but the small request came after the large one
     first.release()
     for thread in threads:
@@ -69,7 +70,7 @@ def test_a_lease_ends_also_when_it_is_forgotten(release):
     ledger = SlotLedger()
     leases = [ledger.acquire(ask("held", 2, of=2))]
     waiting = in_thread(lambda: leases.append(ledger.acquire(ask("next", 2, of=2))))
-    wait_until(lambda: ledger._queue)
+    wait_for(lambda: ledger._queue)
     if release == "release":
         leases[0].release()
         leases[0].release()
@@ -127,7 +128,7 @@ def test_a_wait_ends_with_what_its_check_raises():
             errors.append(error)
 
     thread = in_thread(take)
-    wait_until(lambda: ledger._queue)
+    wait_for(lambda: ledger._queue)
     cancelled.set()
     thread.join(10)
     assert len(errors) == 1
@@ -140,7 +141,7 @@ def test_a_long_wait_is_logged_with_the_holder(monkeypatch, caplog):
     ledger = SlotLedger()
     held = ledger.acquire(ask("cluster 'train' (2 workers)", 2, of=2))
     thread = in_thread(lambda: ledger.acquire(ask("cluster 'other' (1 worker)", 1, of=2)))
-    wait_until(lambda: caplog.messages)
+    wait_for(lambda: caplog.messages)
     text = caplog.messages[0]
     assert "cluster 'other' (1 worker) has waited 0 s for 1 of the 2 task slots of the Spark application" in text
     assert "held by cluster 'train' (2 workers) (2 slots for 0 s)" in text
@@ -252,7 +253,7 @@ def test_a_cluster_that_is_ended_while_it_waits_leaves_the_queue():
     with cluster_on(shared.backend(*[returns(1)] * 2), num_workers=2, hold=True):
         thread = Thread(target=start, daemon=True)
         thread.start()
-        wait_until(lambda: shared.ledger._queue)
+        wait_for(lambda: shared.ledger._queue)
         waiting._monitor.cancel(tfos.ClusterError("not wanted any more"))
         thread.join(10)
     assert [str(each) for each in errors] == ["not wanted any more"]

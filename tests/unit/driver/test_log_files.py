@@ -3,7 +3,6 @@
 import io
 import json
 import pickle
-import time
 from pathlib import Path
 from threading import Event
 
@@ -21,6 +20,7 @@ from tensorflowonspark.messages import Failed, Lines, Returned
 from tensorflowonspark.storage import transfer
 from tensorflowonspark.terminal import CONSOLE
 from tests.support.backend import cluster_on
+from tests.support.programs import wait_for
 from tests.support.scripted import ScriptedBackend
 
 URL = "memory://cluster-logs"
@@ -39,13 +39,6 @@ def show(directory, *lines, node="worker:0", **settings):
     reporter = ConsoleReporter(stream=io.StringIO(), show="none", log_dir=str(directory), **settings)
     reporter.show(node, lines)
     reporter.end()
-
-
-def wait_until(condition):
-    end = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 def names(files):
@@ -131,7 +124,7 @@ def test_on_another_file_system_the_newest_files_are_kept(memory, monkeypatch):
     for number in range(1, 8):
         reporter.show("worker:0", (f"{number} {'x' * 95}",))
         newest = f"/cluster-logs/worker-0.{number + 1}.log"
-        wait_until(lambda: memory.exists(newest))  # noqa: B023 - it is called at once
+        wait_for(lambda: memory.exists(newest))  # noqa: B023 - it is called at once
     reporter.end()
     assert names(memory) == [*(f"worker-0.{number}.log" for number in range(4, 9)), "worker-0.log"]
     assert memory.cat("/cluster-logs/worker-0.8.log").startswith(b"7 x")
@@ -144,7 +137,7 @@ def test_lines_are_copied_while_the_cluster_runs(memory, monkeypatch):
     for line, text in (("one", b"one\n"), ("two", b"one\ntwo\n")):
         reporter.show("worker:0", (line,))
         path = "/cluster-logs/worker-0.log"
-        wait_until(lambda: memory.exists(path) and memory.cat(path) == text)  # noqa: B023 - it is called at once
+        wait_for(lambda: memory.exists(path) and memory.cat(path) == text)  # noqa: B023 - it is called at once
     reporter.end()
 
 
@@ -160,7 +153,7 @@ def test_a_file_system_that_goes_away_is_reported_and_the_files_are_kept(memory,
     monkeypatch.setattr(transfer, "publish", refused)
     reporter.show("worker:0", ("one",))
     reporter._files.drain()
-    wait_until(lambda: len(tries) > 2)
+    wait_for(lambda: len(tries) > 2)
     folder = reporter._files._folder
     reporter.end()
     CONSOLE.drain()

@@ -1,14 +1,13 @@
 """Scripts, checked and read before anything starts."""
 
 import os
-import subprocess
-import sys
 from modulefinder import ModuleFinder
 
 import pytest
 
 from tensorflowonspark.driver.script import read_script
 from tensorflowonspark.errors import SpecError
+from tests.support.commands import run_python
 
 
 @pytest.fixture
@@ -191,4 +190,4 @@ def test_neither_the_script_nor_tensorflow_is_imported(project):
         "import sys; from tensorflowonspark.driver.script import read_script; read_script('train.py');"
         "sys.exit('tensorflow' in sys.modules)"
     )
-    subprocess.run([sys.executable, "-c", program], check=True)
+    run_python(program)

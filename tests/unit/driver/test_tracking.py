@@ -2,7 +2,6 @@
 
 import logging
 import socket
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -17,6 +16,7 @@ from tensorflowonspark.driver.metrics.store import MetricsStore
 from tensorflowonspark.driver.nodes import Roster
 from tensorflowonspark.supervisor.node_process import node_environment
 from tensorflowonspark.terminal import CONSOLE
+from tests.support.commands import run_python
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -212,8 +212,7 @@ def test_without_mlflow_or_a_run_nothing_is_opened(monkeypatch):
 
 def test_a_program_without_mlflow_does_not_import_it():
     text = "import sys, tensorflowonspark.ml.estimator, tensorflowonspark.driver.run; print('mlflow' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=60, check=True)
-    assert done.stdout.split() == ["False"]
+    assert run_python(text).split() == ["False"]
 
 
 def test_nodes_do_not_inherit_the_drivers_access_to_mlflow():

@@ -13,6 +13,7 @@ import pytest
 from tensorflowonspark.supervisor.forkserver import client
 from tensorflowonspark.supervisor.forkserver.client import ForkServer
 from tensorflowonspark.supervisor.forkserver.rendezvous import Rendezvous
+from tests.support.commands import run_python
 from tests.support.programs import wait_for
 
 
@@ -95,5 +96,4 @@ def test_a_fork_server_does_not_import_jax_although_it_is_installed():
         "print('jax' in sys.modules, why_unsafe(own_threads=1) or 'safe')\n"
         "import jax\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "False safe"
+    assert run_python(program).strip() == "False safe"

@@ -1,12 +1,10 @@
 """What workers exchange: values of one type together, each as it was."""
 
-import subprocess
-import sys
-
 import pytest
 import tensorflow as tf
 
 from tensorflowonspark.keras import collectives
+from tests.support.commands import run_python
 
 
 def test_values_of_a_type_are_sent_together_up_to_a_limit(monkeypatch):
@@ -26,5 +24,4 @@ strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
 values = [[tf.constant(5)], [tf.constant([[1.5, 2.5]])], [tf.constant(7)], [tf.constant(3.0), tf.constant(3.0)]]
 print([each.numpy().tolist() for each in broadcast(strategy, True, values)])
 """
-    shown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=100)
-    assert shown.stdout.strip() == "[5, [[1.5, 2.5]], 7, 3.0]"
+    assert run_python(program).strip() == "[5, [[1.5, 2.5]], 7, 3.0]"

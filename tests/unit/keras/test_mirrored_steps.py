@@ -1,10 +1,10 @@
 """Steps of a model's own on several devices of one process: what callbacks see is what one device shows."""
 
 import json
-import subprocess
-import sys
 
 import pytest
+
+from tests.support.commands import run_python
 
 _PROGRAM = """
 import json
@@ -50,9 +50,8 @@ print(json.dumps([one, shown(tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]))
 @pytest.mark.timeout(120)
 def test_steps_of_ones_own_on_two_devices_show_what_one_shows():
     """A short last batch has two rows on the first device and one on the second."""
-    done = subprocess.run([sys.executable, "-c", _PROGRAM], capture_output=True, text=True, check=False, timeout=110)
-    assert not done.returncode, done.stderr[-3000:]
-    (steps, history, found), (own_steps, own_history, own_found) = json.loads(done.stdout.splitlines()[-1])
+    done = run_python(_PROGRAM)
+    (steps, history, found), (own_steps, own_history, own_found) = json.loads(done.splitlines()[-1])
     assert own_steps == [pytest.approx(each, rel=1e-5) for each in steps]
     assert own_history == {name: pytest.approx(each, rel=1e-5) for name, each in history.items()}
     assert own_found == pytest.approx(found, rel=1e-5)

@@ -1,10 +1,9 @@
 """Keras as it is installed: what is broken there, and that our repair is still the right one."""
 
-import os
-
 import pytest
 
 from tensorflowonspark.keras import fitting, repair
+from tests.support.commands import run_python
 
 
 @pytest.fixture(scope="module")
@@ -34,9 +33,6 @@ def test_a_program_that_imports_a_repair_before_tensorflow_is_repaired(first):
 
     No import starts TensorFlow's runtime.
     """
-    import subprocess
-    import sys
-
     program = f"""
 from tensorflowonspark.keras import hooks; hooks.install()
 import tensorflowonspark.keras.{first}
@@ -51,7 +47,7 @@ assert step.__module__ == "tensorflowonspark.keras.steps", step
 from tensorflow.python.eager import context
 assert not context.context()._initialized
 """
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+    run_python(program)
 
 
 def test_generated_sources_go_with_the_process(tmp_path):
@@ -73,9 +69,6 @@ def test_generated_sources_go_with_the_process(tmp_path):
 
 @pytest.mark.slow
 def test_counts_that_replicas_have_parts_of_lose_nothing():
-    import subprocess
-    import sys
-
     program = """
 from tensorflowonspark.keras import hooks; hooks.install()
 import keras, tensorflow as tf
@@ -93,16 +86,12 @@ with strategy.scope():
         tf.function(lambda: count.assign(value))()
         print(count.numpy(), [int(part) for part in count._values], end=" ")
 """
-    shown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=100)
-    assert shown.stdout.strip() == "[[2, 1], [1, 1]] 7 [3, 2, 2] -7 [-2, -2, -3]"
+    assert run_python(program).strip() == "[[2, 1], [1, 1]] 7 [3, 2, 2] -7 [-2, -2, -3]"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["rows", "weights", "padding", "tokens"])
 def test_tf_keras_divides_losses_by_what_all_replicas_have(kind):
-    import subprocess
-    import sys
-
     program = """
 import sys
 from tensorflowonspark.keras import hooks; hooks.install()
@@ -132,8 +121,7 @@ one = learned(tf.distribute.get_strategy(), *of_real)
 shown = 1 if x.ndim == 3 else 3  # tf_keras shows each replica's mean over its own time steps
 np.testing.assert_allclose(two[:shown], one[:shown], rtol=1e-5)
 """
-    environment = {**os.environ, "TF_USE_LEGACY_KERAS": "1"}
-    subprocess.run([sys.executable, "-c", program, kind], check=True, timeout=100, env=environment)
+    run_python(program, kind, TF_USE_LEGACY_KERAS="1")
 
 
 def test_steps_of_a_division_are_rounded_down():

@@ -22,8 +22,10 @@ from tensorflowonspark.search.resuming import end_leftovers, mark
 from tensorflowonspark.search.trials import Search, Settings
 from tensorflowonspark.search.tune import _pruning, tune
 from tests.support.backend import cluster_on
-from tests.support.ledger import Application, wait_until
+from tests.support.commands import run_python
+from tests.support.ledger import Application
 from tests.support.paths import ROOT
+from tests.support.programs import wait_for
 from tests.support.scripted import returns
 
 pytestmark = pytest.mark.timeout(60)
@@ -121,7 +123,7 @@ def test_a_trial_that_fails_is_recorded_with_its_error_and_the_others_go_on(capl
     assert states(study) == ["COMPLETE", "FAIL", "COMPLETE", "FAIL", "COMPLETE"]
     assert study.trials[1].user_attrs["error"].startswith("NodeError: worker:0 on h7 failed: it ran out of memory")
     # The line of an earlier test's search may come late; it has no value of x.
-    wait_until(lambda: len([each for each in caplog.messages if re.match(r"trial \d \(x=", each)]) == 5)
+    wait_for(lambda: len([each for each in caplog.messages if re.match(r"trial \d \(x=", each)]) == 5)
     line = next(each for each in caplog.messages if each.startswith("trial 1 "))
     assert "failed: NodeError: worker:0 on h7 failed: it ran out of memory in 0.0 s" in line
     assert "\n" not in line
@@ -400,7 +402,7 @@ def test_a_study_that_maximises_is_not_pruned_by_a_loss(caplog):
     study = optuna.create_study(direction="maximize", pruner=optuna.pruners.ThresholdPruner(upper=0.0))
     search(application, lambda _: run_cluster(application, epochs(1, 2)), study, trials=2)
     assert states(study) == ["COMPLETE"] * 2
-    wait_until(lambda: any("no trial is pruned unless prune_by names a metric" in each for each in caplog.messages))
+    wait_for(lambda: any("no trial is pruned unless prune_by names a metric" in each for each in caplog.messages))
 
 
 # ---- resuming
@@ -493,5 +495,4 @@ def test_a_missing_optuna_is_named_with_its_extra():
         "try: tfos.tune(None, print, None)\n"
         "except tfos.SpecError as error: print(error)"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "tfos.tune needs Optuna: pip install 'tensorflowonspark[tune]'"
+    assert run_python(program).strip() == "tfos.tune needs Optuna: pip install 'tensorflowonspark[tune]'"

@@ -9,47 +9,13 @@ from tensorflowonspark import storage
 from tensorflowonspark.errors import StorageError
 from tensorflowonspark.storage import transfer
 from tensorflowonspark.storage.file_systems import s3_options
+from tests.support.stored import check_directory, check_file, names_below, write_model
 
 
-def write_model(names):
-    def write(local):
-        for name in names:
-            place = Path(local) / name
-            place.parent.mkdir(parents=True, exist_ok=True)
-            place.write_text(name * 1000)
-
-    return write
-
-
-def names_below(path):
-    files, within = storage.file_system(path)
-    return sorted(found.removeprefix(f"{within}/") for found in files.find(within))
-
-
-def test_a_directory_goes_there_and_comes_back(bucket, tmp_path):
+def test_a_directory_and_a_file_go_there_and_come_back(bucket, tmp_path):
     storage.use(bucket)
-    place = "s3a://bucket/models/one"
-    storage.publish(place, write_model(["saved_model.pb", "variables/old", "variables/same"]))
-    storage.publish(place, write_model(["saved_model.pb", "variables/new", "variables/same"]))
-    assert names_below(place) == ["saved_model.pb", "variables/new", "variables/same"]
-    assert storage.fetch(place, str(tmp_path / "here"))
-    assert (tmp_path / "here" / "variables" / "new").read_text() == "variables/new" * 1000
-    storage.remove(place)
-    assert not storage.fetch(place, str(tmp_path / "nothing"))
-
-
-def test_a_file_replaces_a_file_and_a_directory(bucket, tmp_path):
-    storage.use(bucket)
-    place = "s3://bucket/files/model.keras"
-    storage.publish(place, write_model(["saved_model.pb", "variables/one"]))
-    storage.publish(place, write_model(["saved_model.pb"]))
-    for text in ("one", "two"):
-        storage.publish(place, lambda local, text=text: Path(local).write_text(text) and None)
-        assert storage.fetch(place, str(tmp_path / "model"))
-        assert (tmp_path / "model").read_text() == text
-    assert names_below("s3://bucket/files") == ["model.keras"]
-    storage.remove(place)
-    assert not storage.fetch(place, str(tmp_path / "model"))
+    check_directory("s3a://bucket/models/one", tmp_path)
+    check_file("s3://bucket/files", tmp_path)
 
 
 def test_a_reader_never_finds_a_mixture(bucket, monkeypatch):

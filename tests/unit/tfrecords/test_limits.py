@@ -2,13 +2,12 @@
 
 import gzip
 import struct
-import subprocess
-import sys
 
 import pytest
 
 from tensorflowonspark.errors import SpecError, TFRecordError
 from tensorflowonspark.tfrecords.checksums import masked_crc
+from tests.support.commands import run_python
 from tests.support.tfrecord_files import read_rows, write_rows
 
 LONG = 5_000_000
@@ -86,7 +85,7 @@ def test_a_file_of_some_hundred_kilobytes_takes_no_hundreds_of_megabytes(tmp_pat
         "except Exception as error:\n"
         "    print(int(re.search(r'VmHWM:\\s*(\\d+) kB', open('/proc/self/status').read())[1]) >> 10, error)\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    megabytes, _, error = done.stdout.partition(" ")
+    done = run_python(program)
+    megabytes, _, error = done.partition(" ")
     assert "a record has 300,000,000 bytes" in error
     assert int(megabytes) < 400

@@ -3,8 +3,6 @@
 import os
 import resource
 import signal
-import subprocess
-import sys
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -13,6 +11,7 @@ import pytest
 
 from tensorflowonspark.errors import FeedError
 from tensorflowonspark.transport.shared_file import FileRef, SharedFileWriter, map_file, open_shared
+from tests.support.commands import run_python
 
 BATCH = pa.record_batch({"x": list(range(20_000))})
 
@@ -114,4 +113,4 @@ assert allow_files(100)
 held = [os.open("/dev/null", os.O_RDONLY) for _ in range(100)]
 assert most == resource.RLIM_INFINITY or not allow_files(most)
 """
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+    run_python(program)

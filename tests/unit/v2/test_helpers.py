@@ -3,8 +3,6 @@
 import itertools
 import os
 import socket
-import subprocess
-import sys
 from types import SimpleNamespace
 
 import fsspec
@@ -17,6 +15,7 @@ import tf_keras
 
 import tensorflowonspark as tfos
 from tensorflowonspark import TFManager, compat, gpu_info, marker, util
+from tests.support.commands import run_python
 
 
 def predicted(directory, **inputs):
@@ -241,5 +240,4 @@ def test_none_of_them_loads_tensorflow():
         "from tensorflowonspark import TFManager, compat, dfutil, gpu_info, marker, util\n"
         "print([name for name in ('tensorflow', 'keras', 'pyspark') if name in sys.modules])"
     )
-    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert found.stdout.strip() == "[]"
+    assert run_python(program).strip() == "[]"

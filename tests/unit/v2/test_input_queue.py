@@ -2,7 +2,6 @@
 
 import pickle
 import threading
-import time
 
 import pyarrow as pa
 import pytest
@@ -13,6 +12,7 @@ from tensorflowonspark import TFNode
 from tensorflowonspark.errors import FeedError
 from tensorflowonspark.v2.inlet import Inlet, RowsHeader
 from tensorflowonspark.v2.pickled_rows import in_batches
+from tests.support.programs import wait_for
 
 
 class FakeFeed:
@@ -101,10 +101,7 @@ def test_terminate_asks_for_the_feeds_to_come_and_drops_them(taken):
     assert feed.should_stop()
     assert feed.next_batch(5) == []
     context = feed.mgr._context
-    end = time.monotonic() + 5
-    while context.asked < 3 and time.monotonic() < end:
-        time.sleep(0.01)
-    assert context.asked == 3  # two feeds and the end: none was passed over
+    wait_for(lambda: context.asked == 3, 5)  # two feeds and the end: none was passed over
 
 
 def test_an_error_of_the_feed_is_the_programs():

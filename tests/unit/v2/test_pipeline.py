@@ -1,8 +1,6 @@
 """Arguments and params of the Spark ML stages of 2.x."""
 
 import argparse
-import subprocess
-import sys
 
 import pytest
 from hypothesis import given, settings
@@ -13,6 +11,7 @@ from pyspark.sql import Row
 import tensorflowonspark as tfos
 from tensorflowonspark import pipeline
 from tensorflowonspark.pipeline import Namespace, TFEstimator, TFModel
+from tests.support.commands import run_python
 
 pytestmark = [pytest.mark.masters("local"), pytest.mark.timeout(180)]
 
@@ -59,9 +58,7 @@ def test_arguments_are_the_same_whatever_they_come_from(known):
 def test_arguments_are_read_on_nodes_without_spark():
     program = "import sys, tensorflowonspark.v2.program; print('pyspark' in sys.modules)"
     assert Namespace.__module__ == "tensorflowonspark.v2.program"
-    assert (
-        subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout == "False\n"
-    )
+    assert run_python(program) == "False\n"
 
 
 def test_arguments_of_a_command_line_and_of_nothing():
