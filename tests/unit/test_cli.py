@@ -130,6 +130,7 @@ def test_wrong_usage_is_named(script, capsys, arguments, message):
     ("arguments", "message"),
     [
         (["trian.py"], "there is no script trian.py; in that directory there are train.py"),
+        (["--dashboard", "8080", "train.py"], "which there is not: the port is --dashboard=8080"),
         (["--master", "sprk://host:7077", "train.py"], "--master sprk://host:7077: expected local[N], spark://HOST"),
         (["--master", "localhost:7077", "train.py"], "--master localhost:7077: expected local[N]"),
         (["--log-dir", "train.py/logs", "train.py"], "log_dir='train.py/logs' can't be written to"),

@@ -21,6 +21,7 @@ from tensorflowonspark.driver.log_files import check_log_dir
 from tensorflowonspark.driver.program import configure
 from tensorflowonspark.driver.run import run, run_script
 from tensorflowonspark.driver.script import read_script
+from tensorflowonspark.errors import SpecError
 from tensorflowonspark.node.script import Script
 from tensorflowonspark.secrecy import shown_words
 
@@ -187,6 +188,9 @@ def _note_late_options(options: argparse.Namespace) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     _note_late_options(options)
+    asked, port = options.dashboard is not False, options.script
+    if asked and port.isdecimal() and not Path(options.working_dir or "", port).exists():
+        raise SpecError(f"--dashboard {port} runs a script {port}, which there is not: the port is --dashboard={port}")
     with ended_by_signals() as install:
         script = read_script(
             options.script,
