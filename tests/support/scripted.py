@@ -4,7 +4,7 @@ import os
 import pickle
 import time
 from contextlib import suppress
-from threading import Event, Thread
+from threading import Event, Lock, Thread
 
 from tensorflowonspark import transport
 from tensorflowonspark.messages import (
@@ -128,12 +128,17 @@ class ScriptedBackend(LoopbackBackend):
         self.feeding = feed
         self._scripts = scripts
         self._problems = problems
+        self._starting = Lock()  # a node may fail, and be started again, before all of its attempt are
 
     def find_slots(self, needed, wanted, timeout, had=0):
         self.needed = needed
         return super().find_slots(needed, wanted, timeout, had)
 
     def _start_nodes(self, plan, on_end):
+        with self._starting:
+            return self._started(plan)
+
+    def _started(self, plan):
         self.plans.append(plan)
         if plan.count is not None:
             (number,) = plan.numbers

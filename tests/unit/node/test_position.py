@@ -38,7 +38,7 @@ class Feeds:
         ({"feed": 1, "workers": 2}, (3, 10), ""),  # by an earlier version
         ({"feed": 1, "workers": 3, "rows": 77}, (3, 0), "step-1 was written by 3 workers, and there are 2 now"),
         ({"feed": 1, "workers": 2, "rows": 78}, (3, 0), "with other rows, or the same in other partitions"),
-        ({"feed": 2, "workers": 2, "rows": 77}, (3, 0), ""),
+        ({"feed": 2, "workers": 2, "rows": 77}, None, ""),  # nothing of this feed is left
         ({"feed": 0, "workers": 2, "rows": 78}, (0, 0), ""),  # a feed that was complete
     ],
 )
