@@ -146,7 +146,7 @@ def test_the_model_is_read_once_by_each_worker(spark, tmp_path):
     for _ in range(2):
         assert len(stage.transform(pairs(spark, 40, 8)).collect()) == 40
     readers = (tmp_path / "reads").read_text().split()
-    assert len(readers) == len(set(readers)) <= 4
+    assert len(readers) == len(set(readers)) < 16, "there are 16 tasks, and Spark may begin new workers under load"
 
 
 @pytest.mark.slow
