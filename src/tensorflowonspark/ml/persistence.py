@@ -113,8 +113,9 @@ class StageReader(MLReader[Stage]):
         """
         path = _hadoop_path(path, self)
         with tempfile.TemporaryDirectory(prefix="tfos-") as scratch:
-            storage.fetch(path, f"{scratch}/stage")
-            return self.load_locally(f"{scratch}/stage", path, self.sparkSession)
+            for part in (_METADATA, "model", "objects"):  # what else lies there may be large, and is no stage's
+                storage.fetch(f"{path}/{part}", f"{scratch}/{part}")
+            return self.load_locally(scratch, path, self.sparkSession)
 
     def load_locally(self, directory: str, path: str = "", spark: "SparkSession | None" = None) -> Stage:
         """Return the stage in a directory of this machine; without a session, this needs none.

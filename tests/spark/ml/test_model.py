@@ -11,6 +11,7 @@ from pyspark.ml.functions import array_to_vector
 from pyspark.sql import functions as f
 
 import tensorflowonspark as tfos
+from tensorflowonspark import storage
 from tensorflowonspark.ml import KerasModel
 
 pytestmark = [pytest.mark.masters("local"), pytest.mark.timeout(180)]
@@ -52,6 +53,17 @@ def test_from_memory_from_a_file_and_from_a_saved_model(spark, tmp_path):
         stage.save(str(tmp_path / "stage-0"))
     stage.write().overwrite().save(str(tmp_path / "stage-0"))
     assert KerasModel.load(str(tmp_path / "stage-0")).custom_code == ["function.pkl"]
+
+
+def test_of_a_directory_without_a_stage_nothing_is_copied(spark, tmp_path, monkeypatch):
+    """It may be a whole file system, by a slip of the pen."""
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "rows").write_bytes(bytes(1000))
+    copied, fetch = [], storage.fetch
+    monkeypatch.setattr(storage, "fetch", lambda *paths: copied.append(fetch(*paths)))
+    with pytest.raises(tfos.SpecError, match="data: there is no stage of this package"):
+        KerasModel.load(str(tmp_path / "data"))
+    assert set(copied) == {False}
 
 
 @pytest.mark.parametrize(
@@ -146,7 +158,8 @@ def test_the_model_is_read_once_by_each_worker(spark, tmp_path):
     for _ in range(2):
         assert len(stage.transform(pairs(spark, 40, 8)).collect()) == 40
     readers = (tmp_path / "reads").read_text().split()
-    assert len(readers) == len(set(readers)) < 16, "there are 16 tasks, and Spark may begin new workers under load"
+    # One for each slot and job, at most: the workers of the first job may not be free yet when the second one begins.
+    assert len(readers) == len(set(readers)) <= 8
 
 
 @pytest.mark.slow
