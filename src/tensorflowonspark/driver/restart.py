@@ -269,9 +269,10 @@ class RestartController:
         self._done += 1
 
     def _restart(self, error: ClusterError, repeatable: bool) -> None:
-        saved = self._saved = {**self._saved, **self._attempt.monitor.saved}
-        needed = min(saved.values(), default=0)
-        rows_again = None not in self._history[needed:] and (repeatable or not saved or needed < len(self._history))
+        self._saved |= self._attempt.monitor.saved
+        needed = min(self._saved.values(), default=0)
+        in_its_midst = bool(self._saved) and needed >= len(self._history)  # of the feed that has failed
+        rows_again = None not in self._history[needed:] and (repeatable or not in_its_midst)
         alone = self._attempt.restarts_nodes and not self._config.spec.num_ps
         preempted = rows_again and not alone and self._is_preemption(error)
         vanished = find_vanished(self._attempt.monitor.nodes)
