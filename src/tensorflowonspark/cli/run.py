@@ -186,11 +186,16 @@ def _note_late_options(options: argparse.Namespace) -> None:
             print(text, file=sys.stderr)
 
 
+def _refuse_port_as_script(options: argparse.Namespace) -> None:
+    """Raise `SpecError` if the script is the number of a port, which a space separates from ``--dashboard``."""
+    port = options.script
+    if options.dashboard is not False and port.isdecimal() and not Path(options.working_dir or "", port).exists():
+        raise SpecError(f"--dashboard {port} runs a script {port}, which there is not: the port is --dashboard={port}")
+
+
 def _run(options: argparse.Namespace) -> int:
     _note_late_options(options)
-    asked, port = options.dashboard is not False, options.script
-    if asked and port.isdecimal() and not Path(options.working_dir or "", port).exists():
-        raise SpecError(f"--dashboard {port} runs a script {port}, which there is not: the port is --dashboard={port}")
+    _refuse_port_as_script(options)
     with ended_by_signals() as install:
         script = read_script(
             options.script,
