@@ -36,7 +36,7 @@ _T = TypeVar("_T")
 
 @contextmanager
 def setting(variable: ContextVar[_T], value: _T) -> Iterator[None]:
-    """Set a context variable for the duration of a block: what wrapped functions tell those that they call."""
+    """Set a context variable for the duration of a block, for the functions that the block calls."""
     token = variable.set(value)
     try:
         yield
