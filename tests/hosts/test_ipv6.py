@@ -8,8 +8,9 @@ from http import HTTPStatus
 import pytest
 
 import tensorflowonspark as tfos
-from tests.hosts.test_features import EXECUTORS, TFOS, train_with_parameter_servers
+from tests.hosts.test_features import EXECUTORS, train_with_parameter_servers
 from tests.hosts.test_table_of_ports import train_on_jax
+from tests.support.commands import TFOS
 from tests.support.host_cluster import host_cluster
 from tests.support.programs import all_ids, fit, read, small_frame, small_model
 
