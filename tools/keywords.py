@@ -15,8 +15,9 @@ STUB = PACKAGE / "keywords.pyi"
 _HEAD = '"""Keywords that several functions take, as typed dicts, which `make keywords` writes."""\n'
 # Typed dict (and its base): the module and the name of the declaration.
 _DECLARED = {
-    "ClusterKeywords(TypedDict, total=False)": ("config", "ClusterSettings"),
+    "ClusterKeywords(TypedDict, total=False)": ("settings", "ClusterSettings"),
     "RunKeywords(ClusterKeywords, total=False)": ("driver.run", "run"),
+    "FeedKeywords(TypedDict, total=False)": ("driver.feed.data", "FeedSettings"),
     "FeatureKeywords(TypedDict, total=False)": ("node.feed.selection", "FeatureOptions"),
     "DatasetKeywords(FeatureKeywords, total=False)": ("node.feed.selection", "DatasetOptions"),
     "ReadKeywords(TypedDict, total=False)": ("tfrecords.options", "ReadOptions"),

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tensorflowonspark.config import ClusterSpec as ClusterSpec
     from tensorflowonspark.config import Job as Job
-    from tensorflowonspark.config import RestartPolicy as RestartPolicy
     from tensorflowonspark.config import Role as Role
     from tensorflowonspark.driver.cluster import Cluster as Cluster
+    from tensorflowonspark.driver.feed.data import Data as Data
     from tensorflowonspark.driver.feed.structured_streaming import StreamingFeed as StreamingFeed
     from tensorflowonspark.driver.metrics.records import ClusterEvent as ClusterEvent
     from tensorflowonspark.driver.metrics.records import ClusterMetrics as ClusterMetrics
@@ -39,7 +39,12 @@ if TYPE_CHECKING:
     from tensorflowonspark.node.context import context as context
     from tensorflowonspark.node.feed.feed import Feed as Feed
     from tensorflowonspark.node.ps.coordinator import CoordinatedFeed as CoordinatedFeed
+    from tensorflowonspark.restart_policy import RestartPolicy as RestartPolicy
     from tensorflowonspark.search.tune import tune as tune
+    from tensorflowonspark.settings import Dashboard as Dashboard
+    from tensorflowonspark.settings import Logs as Logs
+    from tensorflowonspark.settings import Network as Network
+    from tensorflowonspark.settings import Nodes as Nodes
     from tensorflowonspark.tfrecords.functions import read_tfrecord as read_tfrecord
     from tensorflowonspark.tfrecords.functions import register_tfrecord as register_tfrecord
     from tensorflowonspark.tfrecords.functions import write_tfrecord as write_tfrecord
@@ -74,7 +79,10 @@ _MODULES = {
     "node.checkpoint.checkpoints": ("Checkpoints",),
     "node.context": ("Context", "context"),
     "search.tune": ("tune",),
-    "config": ("ClusterSpec", "Job", "RestartPolicy", "Role"),
+    "config": ("ClusterSpec", "Job", "Role"),
+    "driver.feed.data": ("Data",),
+    "restart_policy": ("RestartPolicy",),
+    "settings": ("Dashboard", "Logs", "Network", "Nodes"),
     "tfrecords.functions": ("read_tfrecord", "register_tfrecord", "write_tfrecord"),
 }
 __all__ = ["__version__"]

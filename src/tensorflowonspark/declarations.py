@@ -8,8 +8,11 @@ checkers and editors read them in ``keywords.pyi``, which ``make keywords`` writ
 import functools
 import inspect
 import re
+import sys
+import warnings
 from collections.abc import Callable
 from dataclasses import fields
+from types import NoneType
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 from tensorflowonspark.errors import SpecError
@@ -21,6 +24,7 @@ _REST = re.compile(r"^\*\*\w+\n(?:    .*\n?)*", re.MULTILINE)
 _SENTENCE = re.compile(r"\.(?:\s|$)")
 
 Declaration = Callable[..., Any]
+Keywords = dict[str, Any]
 Item = TypeVar("Item", bound=Callable[..., Any])
 
 
@@ -94,7 +98,7 @@ def plain_type(annotation: Any) -> Any:
     return annotation.__origin__ if get_origin(annotation) is Annotated else annotation
 
 
-def takes(*declared: Declaration) -> Callable[[Item], Item]:
+def takes(*declared: Declaration, old: Callable[[Keywords], Keywords] | None = None) -> Callable[[Item], Item]:
     """Return a decorator of a function or class that gets the keywords of declarations in its ``**`` parameter.
 
     Those that are not given have their defaults. Signature and docstring show all (`shows`); an unknown keyword is a
@@ -104,6 +108,9 @@ def takes(*declared: Declaration) -> Callable[[Item], Item]:
     ----------
     *declared : callable
         Functions or dataclasses.
+    old : callable, optional
+        Returns what was given with the names of today in place of former ones, for each of which it warns
+        (`warn_renamed`).
     """
 
     def decorate(item: Item) -> Item:
@@ -115,6 +122,8 @@ def takes(*declared: Declaration) -> Callable[[Item], Item]:
 
         @functools.wraps(item)
         def called(*args: Any, **given: Any) -> Any:
+            if old is not None:
+                given = old(given)
             unknown = next((name for name in given if name not in known), None)
             if unknown is not None:
                 raise TypeError(f"{item.__qualname__}() got an unexpected keyword argument {unknown!r}")
@@ -123,6 +132,14 @@ def takes(*declared: Declaration) -> Callable[[Item], Item]:
         return shows(*declared)(called)  # type: ignore[return-value]
 
     return decorate
+
+
+def warn_renamed(former: str, now: str) -> None:
+    """Give a `DeprecationWarning` for a former name, at the line of the program that uses it."""
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(f"{__package__}."):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(f"{former} works until 3.1: write {now}", DeprecationWarning, stacklevel=level)
 
 
 def shows(*declared: Declaration) -> Callable[[Item], Item]:
@@ -157,9 +174,14 @@ def check_fields(settings: Any) -> None:
         If a value can't be right; by a function of a field's name and value.
     """
     for each in fields(settings):
-        value, choices = getattr(settings, each.name), choices_of(each.type)
+        value, kinds = getattr(settings, each.name), kinds_of(each.type)
+        choices: tuple[Any, ...] = choices_of(each.type)
         for check in getattr(each.type, "__metadata__", ()):
             if callable(check):
                 check(each.name, value)
+        if not choices and bool in kinds and int not in kinds:
+            choices = (True, False)
+        if choices and NoneType in kinds:
+            choices = (*choices, None)
         if choices and value not in choices:
             raise SpecError(f"{each.name}={value!r}: expected {' or '.join(map(repr, choices))}")

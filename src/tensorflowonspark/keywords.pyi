@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 from pyspark.ml.param import Param
 from pyspark.sql import DataFrame
-from tensorflowonspark.config import RestartPolicy
+from tensorflowonspark.driver.feed.data import Data
 from tensorflowonspark.driver.feed.job import Start
 from tensorflowonspark.ml.model import KerasModel
 from tensorflowonspark.ml.params import Invalid
@@ -13,6 +13,11 @@ from tensorflowonspark.ml.training_params import Backend
 from tensorflowonspark.ml.training_params import Precision
 from tensorflowonspark.ml.training_params import Strategy
 from tensorflowonspark.ml.training_params import TrainFn
+from tensorflowonspark.restart_policy import RestartPolicy
+from tensorflowonspark.settings import Dashboard
+from tensorflowonspark.settings import Logs
+from tensorflowonspark.settings import Network
+from tensorflowonspark.settings import Nodes
 from typing import Any
 from typing import Literal
 from typing import TypedDict
@@ -21,37 +26,33 @@ import numpy.typing as npt
 import os
 
 class ClusterKeywords(TypedDict, total=False):
-    """Those of `tensorflowonspark.config.ClusterSettings`."""
+    """Those of `tensorflowonspark.settings.ClusterSettings`."""
     num_workers: int | tuple[int, int]
     num_ps: int
     chief: bool
     evaluator: bool
-    tensorboard: str | None
     env: Mapping[str, str] | None
-    log_level: str | int
-    heartbeat_timeout: float
     restarts: RestartPolicy | int
-    start_timeout: float
-    ps_on_driver: bool
-    warm_nodes: bool
-    tls: bool | None
-    grace: float
-    show: str
-    log_dir: str | None
-    log_format: Literal['text', 'json']
-    dashboard: bool | int
-    metrics_port: int | None
-    tracking: Literal['auto', 'none']
-    gpus_per_node: int | None
-    network_interface: str | None
-    ports: str | None
+    tensorboard: str | None
+    logs: str | os.PathLike[str] | Logs | None
+    dashboard: bool | int | Dashboard
+    network: Network | None
+    nodes: Nodes | None
 
 class RunKeywords(ClusterKeywords, total=False):
     """Those of `tensorflowonspark.driver.run.run`."""
-    data: DataFrame | None
+    data: DataFrame | Data | None
+
+class FeedKeywords(TypedDict, total=False):
+    """Those of `tensorflowonspark.driver.feed.data.FeedSettings`."""
     validation: DataFrame | str | None
+    cache: Literal['disk', 'memory'] | None
+    cache_limit: int | str | None
     start: Start
-    report: str | os.PathLike[str] | None
+    rebalance: bool
+    global_shuffle: bool
+    independent_workers: bool
+    feed_timeout: float
 
 class FeatureKeywords(TypedDict, total=False):
     """Those of `tensorflowonspark.node.feed.selection.FeatureOptions`."""

@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 import tensorflowonspark as tfos
-from tensorflowonspark.config import RestartPolicy
+from tensorflowonspark.restart_policy import RestartPolicy
 from tests.support.processes import fork_servers, left_behind, node_of
 
 _SECONDS = float(os.environ.get("TFOS_TEST_CHAOS_SECONDS", "40"))

@@ -10,7 +10,7 @@ import pytest
 
 import tensorflowonspark as tfos
 from tensorflowonspark import cli
-from tensorflowonspark.config import ClusterSettings
+from tensorflowonspark.settings import ClusterSettings
 from tensorflowonspark.declarations import entries_of, keywords_of
 from tensorflowonspark.node.feed.selection import DatasetOptions, FeatureOptions
 from tensorflowonspark.tfrecords.options import ReadOptions

@@ -5,6 +5,9 @@ import os
 import re
 import shlex
 import sys
+from collections.abc import Callable
+from dataclasses import fields
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,25 +16,29 @@ from tensorflowonspark.cli.python_env import PythonEnvironment, add_environment_
 from tensorflowonspark.cli.settings import spark_settings, use_hadoop_settings
 from tensorflowonspark.cli.signals import Signalled, ended_by_signals, exit_code_of_signal
 from tensorflowonspark.cli.spark import add_spark_options, read_frame, start_session, stop_session, submit_arguments
-from tensorflowonspark.config import ClusterSettings, ClusterSpec
+from tensorflowonspark.config import ClusterSpec
 from tensorflowonspark.declarations import SECONDS, choices_of, keywords_of, kinds_of, summary_of, texts_of
 from tensorflowonspark.driver.dashboard.page import check_report_path
 from tensorflowonspark.driver.dashboard.service import require_packages
+from tensorflowonspark.driver.feed.data import Data, FeedSettings
 from tensorflowonspark.driver.log_files import check_log_dir
 from tensorflowonspark.driver.program import configure
 from tensorflowonspark.driver.run import run, run_script
 from tensorflowonspark.driver.script import read_script
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.node.script import Script
+from tensorflowonspark.restart_policy import RestartPolicy
 from tensorflowonspark.secrecy import shown_words
+from tensorflowonspark.settings import GROUPS, ClusterSettings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_SETTINGS = {**keywords_of(ClusterSettings), **keywords_of(run)}  # that `run` takes, in the order of their options
-_KEYWORDS = {**keywords_of(run_script), **keywords_of(ClusterSettings)}  # the latter have their units
-_TEXTS = texts_of(run_script)
-_DATA = ("files", "working_dir", "data", "validation", "start")  # whose options are a group of their own
+_OWN = {name: each for name, each in keywords_of(ClusterSettings).items() if name not in (*GROUPS, "restarts")}
+_GROUPS: dict[str, Callable[..., Any]] = {"restarts": RestartPolicy, **GROUPS, "data": FeedSettings}  # whose fields are options, each by itself
+_KEYWORDS = {**_OWN, **{name: each for kind in _GROUPS.values() for name, each in signature(kind).parameters.items()}}
+_SCRIPT = {name: each for name, each in keywords_of(run_script).items() if name in ("module", "working_dir", "files")}
+_TEXTS = texts_of(run_script, ClusterSettings, *_GROUPS.values())
 _OFTEN_LATE = ("--workers", "--master", "--dry-run", "--deploy-mode")  # options that no script is likely to have
 
 
@@ -64,14 +71,29 @@ def _seconds(text: str) -> float:
     return float(match[1]) * {"s": 1, "m": 60, "h": 3600, None: 1}[match[2]]
 
 
-# What differs from an option that a keyword of `run_script` has by its type.
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(text.split(","))
+
+
+def _cache(text: str) -> str | None:
+    return None if text == "none" else text
+
+
+class _AppendList(argparse.Action):
+    """Adds the parts of a list with commas, as spark-submit has them, to those that were given before."""
+
+    def __call__(self, _parser: Any, options: Any, values: Any, _option: Any = None) -> None:
+        setattr(options, self.dest, [*getattr(options, self.dest), *filter(None, values.split(","))])
+
+
+# What differs from an option that a setting has by its type.
 _OPTIONS: dict[str, dict[str, Any]] = {
     "module": {"flag": "-m", "help": "SCRIPT is the name of a module"},
     "files": {
-        "action": "append",
+        "action": _AppendList,
         "default": [],
-        "metavar": "FILE",
-        "help": "a file that nodes find by its name where they work (repeatable)",
+        "metavar": "LIST",
+        "help": "files that nodes find by their names where they work (repeatable)",
     },
     "working_dir": {"metavar": "DIR"},
     "num_workers": {"flag": "--workers", "type": _workers, "metavar": "N|MIN:MAX"},
@@ -85,11 +107,26 @@ _OPTIONS: dict[str, dict[str, Any]] = {
         "help": "a variable of the nodes, by default with the value that it has here (repeatable)",
     },
     "log_level": {"metavar": "LEVEL"},
-    "grace": {"default": 30.0},
+    "max_restarts": {
+        "flag": "--restarts",
+        "default": 0,
+        "help": "how often all nodes are started again when one has failed, from the last checkpoint on",
+    },
+    "backoff": {"flag": "--restart-backoff"},
+    "max_backoff": {"flag": "--max-restart-backoff"},
+    "causes": {
+        "flag": "--restart-causes",
+        "type": _names,
+        "metavar": "LIST",
+        "help": "the failures after which nodes are started again (default all but raised)",
+    },
+    "scope": {"flag": "--restart-scope"},
     "show": {"metavar": "chief|all|none|worker:0"},
     "log_dir": {"metavar": "DIR|URL"},
-    "dashboard": {
+    "page_port": {
+        "flag": "--dashboard",
         "type": int,
+        "default": None,
         "nargs": "?",
         "const": 0,
         "metavar": "PORT",
@@ -99,7 +136,8 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "network_interface": {"metavar": "NAME|NETWORK"},
     "ports": {"metavar": "FIRST-LAST"},
     "report": {"metavar": "FILE|URL"},
-    "data": {"metavar": "TABLE|PATH", "help": "what ctx.dataset() reads: a table, or files"},
+    "cache": {"type": _cache, "choices": ["disk", "memory", None], "metavar": "disk|memory|none"},
+    "cache_limit": {"metavar": "SIZE"},
     "validation": {
         "metavar": "COLUMN|TABLE|PATH",
         "help": "the rows to validate on: a boolean column of --data that marks them, or a table or files of their own",
@@ -127,8 +165,8 @@ def add_to(commands: Any) -> None:
 
 
 def _add_cluster_options(group: Any) -> None:
-    for name in _SETTINGS:
-        if name not in _DATA:
+    for name in _KEYWORDS:
+        if name not in signature(FeedSettings).parameters:
             _add_option(group, name)
     group.add_argument("--dry-run", action="store_true", help="show what would run, and start nothing")
     group.add_argument(
@@ -146,18 +184,21 @@ def _add_cluster_options(group: Any) -> None:
 
 
 def _add_data_options(group: Any) -> None:
-    for name in _DATA:
+    for name in ("files", "working_dir"):
         _add_option(group, name)
+    group.add_argument("--data", metavar="TABLE|PATH", help="what ctx.dataset() reads: a table, or files")
     group.add_argument(
         "--data-format",
         metavar="FORMAT",
         help="parquet, orc, json, csv, tfrecord or another of Spark's; by default by the path's ending",
     )
+    for name in signature(FeedSettings).parameters:
+        _add_option(group, name)
 
 
 def _add_option(group: Any, name: str) -> None:
-    """Add the option for a keyword of `run_script`: by its type, unit and text, but for what `_OPTIONS` says."""
-    declared = _KEYWORDS[name]
+    """Add the option for a setting, or a keyword of `run_script`: by its type, unit and text, but for `_OPTIONS`."""
+    declared = {**_SCRIPT, **_KEYWORDS}[name]
     kinds = kinds_of(declared.annotation)
     option: dict[str, Any] = {"dest": name, "default": declared.default, "help": summary_of(_TEXTS.get(name, ""))}
     special = _OPTIONS.get(name, {})
@@ -189,7 +230,7 @@ def _note_late_options(options: argparse.Namespace) -> None:
 def _refuse_port_as_script(options: argparse.Namespace) -> None:
     """Raise `SpecError` if the script is the number of a port, which a space separates from ``--dashboard``."""
     port = options.script
-    if options.dashboard is not False and port.isdecimal() and not Path(options.working_dir or "", port).exists():
+    if options.page_port is not None and port.isdecimal() and not Path(options.working_dir or "", port).exists():
         raise SpecError(f"--dashboard {port} runs a script {port}, which there is not: the port is --dashboard={port}")
 
 
@@ -253,12 +294,16 @@ def run_staged(spark: "SparkSession", script: Script, options: argparse.Namespac
 
 
 def _run_on(spark: "SparkSession", script: Script, options: argparse.Namespace) -> None:
-    settings = _settings(options)
-    if options.data is not None:
-        data = settings["data"] = read_frame(spark, options.data, options.data_format)
-        if options.validation is not None and options.validation not in data.columns:
-            settings["validation"] = read_frame(spark, options.validation, options.data_format, "--validation")
-    run(spark, script, **settings)
+    run(spark, script, data=_read_data(spark, options), **_settings(options))
+
+
+def _read_data(spark: "SparkSession", options: argparse.Namespace) -> Data | None:
+    if options.data is None:
+        return None
+    frame, how = read_frame(spark, options.data, options.data_format), _group(options, "data")
+    if options.validation is not None and options.validation not in frame.columns:
+        how["validation"] = read_frame(spark, options.validation, options.data_format, "--validation")
+    return Data(frame, **how)
 
 
 # ---- checks
@@ -266,16 +311,25 @@ def _run_on(spark: "SparkSession", script: Script, options: argparse.Namespace) 
 
 def _check(options: argparse.Namespace) -> ClusterSpec:
     """Return the cluster's nodes; refuse what can't be right before Spark starts."""
-    settings = _settings(options)
-    config = configure(b"", {name: settings[name] for name in keywords_of(ClusterSettings)})
+    config = configure(b"", _settings(options))
     if options.deploy_mode == "client":
         require_packages(config)
+    how = FeedSettings(**_group(options, "data"))
+    if options.data is None and how != FeedSettings():
+        name = next(each.name for each in fields(how) if getattr(how, each.name) != each.default)
+        raise SpecError(f"--{name.replace('_', '-')} is about the rows of --data: name those too, or leave it out")
     return config.spec
 
 
 def _settings(options: argparse.Namespace) -> dict[str, Any]:
-    """Return the keywords of `run`."""
-    return {name: getattr(options, name) for name in _SETTINGS} | {"env": dict(options.env)}
+    """Return the keywords of `run`, but for the data."""
+    own = {name: getattr(options, name) for name in _OWN} | {"env": dict(options.env)}
+    return own | {name: kind(**_group(options, name)) for name, kind in _GROUPS.items() if name != "data"}
+
+
+def _group(options: argparse.Namespace, name: str) -> dict[str, Any]:
+    """Return the options of an object of settings, by the names of its fields."""
+    return {field: getattr(options, field) for field in signature(_GROUPS[name]).parameters}
 
 
 def _python(options: argparse.Namespace, submit: list[str]) -> str:

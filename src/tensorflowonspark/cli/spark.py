@@ -36,10 +36,16 @@ _OPTIONS = {  # of spark-submit, that are passed on to it
     "--archives": ("LIST", "archives that are unpacked beside the executors"),
     "--jars": ("LIST", "jars for the driver and the executors"),
     "--packages": ("LIST", "Maven coordinates of jars"),
+    "--repositories": ("LIST", "further repositories of --packages"),
     "--num-executors": ("N", "the number of executors"),
     "--executor-cores": ("N", "the cores of each executor"),
     "--executor-memory": ("SIZE", "the memory of each executor's JVM"),
+    "--total-executor-cores": ("N", "the cores of all executors together, on a standalone cluster"),
     "--driver-memory": ("SIZE", "the memory of the driver's JVM"),
+    "--driver-cores": ("N", "the driver's cores, in cluster mode"),
+    "--principal": ("NAME", "the Kerberos principal"),
+    "--keytab": ("FILE", "the file of its key"),
+    "--proxy-user": ("NAME", "the user in whose place the application runs"),
 }
 _MASTER = re.compile(r"local(\[.*\])?$|local-cluster\[|spark://|yarn$|k8s://")
 _END_SECONDS = 5.0  # for a JVM to remove its files
@@ -53,7 +59,9 @@ def add_spark_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("Spark, as for spark-submit")
     for name, (metavar, text) in _OPTIONS.items():
         group.add_argument(name, metavar=metavar, help=text)
-    group.add_argument("--conf", action="append", default=[], metavar="K=V", help="a setting of Spark (repeatable)")
+    text = "a setting of Spark (repeatable)"
+    group.add_argument("-c", "--conf", action="append", default=[], metavar="K=V", help=text)
+    group.add_argument("--verbose", action="store_true", help="show what Spark is started with")
 
 
 def names_spark(options: argparse.Namespace) -> bool:
@@ -95,6 +103,7 @@ def submit_arguments(options: argparse.Namespace, name: str, slots: int) -> list
         )
     given["--name"] = given["--name"] or name
     arguments = [word for option, value in given.items() if value is not None for word in (option, value)]
+    arguments += ["--verbose"] if options.verbose else []
     quiet = {"spark.ui.showConsoleProgress": "false", "spark.log.level": "ERROR"}
     settings = [f"{key}={value}" for key, value in quiet.items()] + options.conf
     submit = [*given_in_environment(), *arguments, *(word for setting in settings for word in ("--conf", setting))]

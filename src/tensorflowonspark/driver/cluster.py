@@ -1,28 +1,24 @@
 """The public handle of a cluster in the driver."""
 
+import logging
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from tensorflowonspark.columns import require_frame
-from tensorflowonspark.config import ClusterConfig, ClusterSettings, check_seconds
+from tensorflowonspark.config import ClusterConfig
 from tensorflowonspark.declarations import takes
 from tensorflowonspark.driver.attempt import GRACE_SECONDS
 from tensorflowonspark.driver.cluster_view import ClusterView
+from tensorflowonspark.driver.dashboard.page import check_report_path
+from tensorflowonspark.driver.feed.data import FeedSettings, with_todays_names
 from tensorflowonspark.driver.feed.inference import infer, wait_until_served
-from tensorflowonspark.driver.feed.job import (
-    FeedRequest,
-    Shuffle,
-    Start,
-    check_frame,
-    check_start,
-    node_endpoints,
-    shuffles_globally,
-)
+from tensorflowonspark.driver.feed.job import FeedRequest, check_frame, node_endpoints
 from tensorflowonspark.driver.feed.structured_streaming import StreamingFeed
 from tensorflowonspark.driver.nodes import Node
 from tensorflowonspark.driver.program import (
@@ -40,7 +36,9 @@ from tensorflowonspark.driver.spark.progress import ProgressJobs
 from tensorflowonspark.driver.tracking import track
 from tensorflowonspark.errors import ClusterError, FeedError, SpecError
 from tensorflowonspark.feed_messages import CacheConfig
+from tensorflowonspark.settings import GROUPS, ClusterSettings, check_seconds, with_groups
 from tensorflowonspark.task.feeder import NodeEndpoint
+from tensorflowonspark.terminal import CONSOLE
 from tensorflowonspark.transport import Credentials
 
 if TYPE_CHECKING:
@@ -49,13 +47,14 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
     from typing_extensions import Unpack
 
-    from tensorflowonspark.keywords import ClusterKeywords
+    from tensorflowonspark.keywords import ClusterKeywords, FeedKeywords
 
+_log = logging.getLogger(__name__)
 _FIRST_SECONDS = 10.0  # of a program that does not train, as of a ps, in which it may return; 2.x gave it these too
 _CHECK_SECONDS = 0.2
 
 
-@takes(ClusterSettings)
+@takes(ClusterSettings, old=partial(with_groups, groups=GROUPS))
 class Cluster(ClusterView):
     """A TensorFlow cluster on the executors of a Spark application.
 
@@ -74,9 +73,6 @@ class Cluster(ClusterView):
     args : object
         The program's first argument: anything that pickles. Only for a function of two parameters. The arguments of a
         script are a list of strings.
-    hold : bool
-        Whether each node keeps its Spark task's slot for as long as it runs: for programs that read their data
-        themselves. `train` needs the slots for the tasks that feed.
     **settings
         Those of `ClusterSettings`.
 
@@ -100,11 +96,11 @@ class Cluster(ClusterView):
         spark: "SparkSession",
         function: Program,
         args: Any = None,
-        *,
-        hold: bool = False,
         **settings: "Unpack[ClusterKeywords]",
     ) -> None:
-        config = configure(serialize_program(function, args), {**settings, "hold": hold})
+        config = configure(serialize_program(function, args), settings)
+        if config.report is not None:
+            check_report_path(config.report, "report")
         own_nodes = config.spec.num_ps if config.ps_on_driver else 0
         name = program_name(function)
         self._set_up(SparkBackend(spark, own_nodes, config.gpus_per_node, name), config, name, spark, args)
@@ -115,6 +111,7 @@ class Cluster(ClusterView):
         self._config = config
         self._spark = spark  # of this process; None if the nodes run elsewhere than on one
         self._args = args
+        self._reported = False
         self._controller = RestartController(backend, config, name)
         reservation = backend.reservation()
         if reservation is not None:
@@ -161,7 +158,11 @@ class Cluster(ClusterView):
         """Start; tasks that hold the nodes feed them, if there is a feed for them."""
         if self._spark is not None and not is_remote(self._spark) and not self._attempt.started:
             self._show_progress(self._spark.sparkContext)
-        self._controller.start(held)
+        try:
+            self._controller.start(held)
+        except BaseException:
+            self._write_report(failed=True)
+            raise
 
     def _show_progress(self, context: "SparkContext") -> None:
         """Show the training in Spark's UI, and to MLflow."""
@@ -201,10 +202,29 @@ class Cluster(ClusterView):
         try:
             results = self.join(timeout)
         except BaseException:
-            self._attempt.abort()
+            self._abort()
             raise
         self._attempt.close(GRACE_SECONDS)
+        self._write_report(failed=False)
         return results
+
+    def _abort(self) -> None:
+        """End all nodes at once, after a failure."""
+        self._attempt.abort()
+        self._write_report(failed=True)
+
+    def _write_report(self, *, failed: bool) -> None:
+        """Write the report that the settings ask for, once; after a failure, that stays the error that a user gets."""
+        path = self._config.report
+        if path is None or self._reported:
+            return
+        self._reported = True
+        try:
+            self.save_report(path)
+        except (ClusterError, OSError) as error:
+            if not failed:
+                raise
+            CONSOLE.log(_log, logging.WARNING, "the report %s was not written: %s", path, error)
 
     def join(self, timeout: float | None = None) -> dict[str, Any]:
         """Wait until the function has returned on all nodes that train and do not serve others.
@@ -275,23 +295,12 @@ class Cluster(ClusterView):
         if kind is None:
             self.shutdown()
         else:
-            self._attempt.abort()
+            self._abort()
 
     # ---- data
 
-    def train(  # noqa: PLR0913 - all but the first are settings that are named at the call
-        self,
-        data: "DataFrame | BatchRDD",
-        *,
-        validation: "DataFrame | str | None" = None,
-        cache: Literal["disk", "memory"] | None = "disk",
-        cache_limit: int | str | None = None,
-        start: Start = "all_rows",
-        rebalance: bool = True,
-        shuffle: Shuffle | None = None,
-        independent_workers: bool = False,
-        timeout: float = 600.0,
-    ) -> None:
+    @takes(FeedSettings, old=with_todays_names)
+    def train(self, data: "DataFrame | BatchRDD", **settings: "Unpack[FeedKeywords]") -> None:
         """Feed a DataFrame to the workers; return when their programs are done with it.
 
         A program is done with a feed when it asks for the next one or returns; then the Spark job that feeds is ended,
@@ -302,38 +311,8 @@ class Cluster(ClusterView):
         data : DataFrame
             Its columns may be numbers, booleans, strings, binary, dates, timestamps, intervals, decimals, vectors of
             Spark ML, arrays of these and structs.
-        validation : DataFrame or str, optional
-            Rows to validate on (``feed.validation``): a DataFrame with the same columns, or the boolean column of
-            `data` that marks them.
-        cache : {"disk", "memory"} or None
-            Where the workers keep the rows, so that each epoch can pass over them: in files in Spark's local
-            directories, or in memory. With None the rows are not kept: the programs begin with the first rows, and
-            pass over them once.
-        cache_limit : int or str, optional
-            The number of bytes that a worker keeps at most, as in ``"2g"``; more is an error. With ``cache=None``, the
-            number that waits in its memory (512 MB by default): then Spark waits, and the rest of a partition that is
-            larger goes to disk.
-        start : {"all_rows", "first_rows"}
-            When the programs begin, if the rows are kept. With "all_rows" the number of rows is known before the first
-            step, and the order of each epoch follows from the seed. With "first_rows" the first epoch takes the rows
-            as they arrive, as with ``cache=None``, and only the later ones have a known length and a full shuffle; the
-            rows stay on the workers that they came to, and no checkpoint can be written within the first epoch.
-        rebalance : bool
-            Whether workers with many rows give some to those with few, so that an epoch has no more steps than
-            needed. (Workers of parameter servers keep what they were fed: none waits for another. Those that begin
-            with the first rows keep them too, and those that are started again alone after failures.)
-        shuffle : {"global"}, optional
-            Whether rows move between workers before they are fed. By default a partition's rows stay together on one
-            worker, which shuffles them with its other rows. With "global" Spark's shuffle deals the rows of every
-            partition out to all workers (``repartition``): all rows are written to disk and sent over the network
-            once. Workers that train apart (`tensorflowonspark.keras.LocalSGD`) need this if partitions differ, as when
-            the rows are sorted by label.
-        independent_workers : bool
-            Whether each worker reads its rows at its own pace (`Feed.partitions`), and may return early; the others
-            then get the remaining rows. Needs ``cache=None``.
-        timeout : float
-            Seconds without any progress, of the Spark job, the rows or the programs, after which the feed fails. (Once
-            cached rows have all arrived, the programs take the time that they need.)
+        **settings
+            Those of `FeedSettings`.
 
         Raises
         ------
@@ -353,10 +332,12 @@ class Cluster(ClusterView):
         """
         if getattr(data, "isStreaming", False):
             raise FeedError("a streaming DataFrame has no end: feed it with cluster.train_stream")
-        config = CacheConfig.parse(cache, cache_limit)
-        spreads = shuffles_globally(shuffle)
-        early = check_start(start) == "first_rows" and cache is not None
-        request = FeedRequest(data, validation, config, start, rebalance and not early, timeout, independent_workers)
+        self._feed(self._request(data, FeedSettings(**settings)))
+
+    def _request(self, data: "DataFrame | BatchRDD", settings: FeedSettings) -> FeedRequest:
+        """Return a feed of this cluster; refuse one that it can't have."""
+        request = settings.request(data)
+        early = settings.start == "first_rows" and request.keeps_rows
         how = "start='first_rows'" if early else "cache=None"
         if early and self._config.spec.num_ps:
             raise FeedError(
@@ -367,17 +348,12 @@ class Cluster(ClusterView):
             self._require_joint_restarts(how)
         if request.starts_early and request.validation_column:
             raise FeedError(f"with {how} the rows to validate on must be a DataFrame of their own, which is fed before")
-        if independent_workers and request.keeps_rows:
-            raise FeedError("independent workers read rows as they come: feed them with cache=None")
-        if isinstance(data, BatchRDD):
-            if request.keeps_rows or validation is not None:
-                raise FeedError("an RDD is fed with cache=None and without validation rows, or as a DataFrame")
-            if spreads:
-                raise FeedError("shuffle='global' is for DataFrames: shuffle an RDD itself (rdd.repartition)")
-        else:
-            check_frame(data, validation)
-            if spreads:
-                request = replace(request, data=spread(data, self._config.spec.num_workers))
+        if settings.global_shuffle:
+            assert not isinstance(data, BatchRDD)  # which has no global shuffle
+            request = replace(request, data=spread(data, self._config.spec.num_workers))
+        return request
+
+    def _feed(self, request: FeedRequest) -> None:
         with self._ended_by_interrupt():
             self._controller.run_feed(request)
 
@@ -389,6 +365,7 @@ class Cluster(ClusterView):
                 "fed again to one of them; keep them (cache='disk', start='all_rows'), or leave out scope"
             )
 
+    @takes(old=with_todays_names)
     def train_stream(
         self,
         data: "DataFrame",
@@ -396,7 +373,7 @@ class Cluster(ClusterView):
         checkpoint: str | None = None,
         trigger: Mapping[str, Any] | None = None,
         cache_limit: int | str | None = None,
-        timeout: float = 600.0,
+        feed_timeout: float = 600.0,
     ) -> StreamingFeed:
         """Feed a streaming DataFrame to the workers, as one feed that continues until it is stopped; return at once.
 
@@ -410,7 +387,7 @@ class Cluster(ClusterView):
             The arguments of Spark's ``writeStream.trigger``, as in ``{"processingTime": "5 seconds"}``.
         cache_limit : int or str, optional
             As for `train` with ``cache=None``.
-        timeout : float
+        feed_timeout : float
             As for `train`; the time counts while a micro-batch is fed.
 
         Returns
@@ -440,7 +417,7 @@ class Cluster(ClusterView):
             raise FeedError("the DataFrame has an end: feed it with cluster.train")
         check_frame(data)
         self._require_joint_restarts("train_stream")
-        request = FeedRequest(data, cache=CacheConfig.parse(None, cache_limit), timeout=timeout)
+        request = FeedRequest(data, cache=CacheConfig.parse(None, cache_limit), timeout=feed_timeout)
         stream = self._controller.open_stream(request)
         try:
             return StreamingFeed(data, stream, checkpoint, trigger or {}, self._controller.close_stream)
@@ -528,7 +505,7 @@ class Cluster(ClusterView):
         try:
             yield
         except KeyboardInterrupt:
-            self._attempt.abort()
+            self._abort()
             raise
 
     def _check(self) -> None:

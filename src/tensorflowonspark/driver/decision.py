@@ -6,8 +6,8 @@ about its root cause.
 
 from dataclasses import dataclass, field
 
-from tensorflowonspark.config import RestartPolicy
 from tensorflowonspark.errors import ClusterError, FailureKind, NodeError, SlotsError, StartError
+from tensorflowonspark.restart_policy import RestartPolicy
 
 _NO_START, _NO_SLOTS = "no_start", "no_slots"
 _OF_EXECUTORS = (FailureKind.EXECUTOR_LOST.name.lower(), FailureKind.LOST.name.lower())

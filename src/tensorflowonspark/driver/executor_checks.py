@@ -7,7 +7,6 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from tensorflowonspark import task
-from tensorflowonspark.config import port_range
 from tensorflowonspark.driver.preflight import pyarrow_problem
 from tensorflowonspark.driver.spark.dynamic import occupy_slots
 from tensorflowonspark.driver.spark.jobs import SparkJob, first_cause
@@ -20,6 +19,7 @@ from tensorflowonspark.driver.spark.resources import (
     unseen_executors,
 )
 from tensorflowonspark.errors import EnvironmentNotReady, SlotsError
+from tensorflowonspark.settings import port_range
 from tensorflowonspark.task.environment import PACKAGES, ExecutorEnvironment, report_environment, report_unreached
 from tensorflowonspark.task.fabric import Fabric
 from tensorflowonspark.transport import new_credentials

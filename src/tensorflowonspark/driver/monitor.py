@@ -14,7 +14,7 @@ from threading import Thread
 from traceback import format_exception
 from typing import Any, TypeVar
 
-from tensorflowonspark.config import HEARTBEATS_PER_TIMEOUT, ClusterSpec, RestartPolicy
+from tensorflowonspark.config import HEARTBEATS_PER_TIMEOUT, ClusterSpec
 from tensorflowonspark.driver.console import ConsoleReporter
 from tensorflowonspark.driver.decision import (
     Decision,
@@ -62,6 +62,7 @@ from tensorflowonspark.messages import (
     TensorBoardUp,
     TrainingTotals,
 )
+from tensorflowonspark.restart_policy import RestartPolicy
 from tensorflowonspark.terminal import CONSOLE
 from tensorflowonspark.transport import Channel, ConnectionLost
 

@@ -4,16 +4,19 @@ import inspect
 import os
 import pickle
 from collections.abc import Callable, Mapping
+from dataclasses import fields
 from typing import Any
 
 import cloudpickle
 
-from tensorflowonspark.config import ClusterConfig, ClusterSpec, RestartPolicy
+from tensorflowonspark.config import ClusterConfig, ClusterSpec
 from tensorflowonspark.driver.console import parse_level, parse_show
 from tensorflowonspark.driver.nodes import Node
 from tensorflowonspark.driver.script import read_script
 from tensorflowonspark.errors import ClusterError, SpecError
 from tensorflowonspark.node.script import Script, run_script
+from tensorflowonspark.restart_policy import RestartPolicy
+from tensorflowonspark.settings import GROUPS, ClusterSettings
 
 Function = Callable[..., Any]
 Program = Function | str | os.PathLike[str] | Script
@@ -51,21 +54,25 @@ def configure(program: bytes, settings: Mapping[str, Any]) -> ClusterConfig:
 
     Examples
     --------
-    >>> from tensorflowonspark.config import ClusterSettings
-    >>> configure(b"", {**vars(ClusterSettings()), "num_workers": (2, 8)}).min_workers
-    2
+    >>> from tensorflowonspark.settings import ClusterSettings, Logs
+    >>> config = configure(b"", {**vars(ClusterSettings()), "num_workers": (2, 8), "logs": Logs(log_level="DEBUG")})
+    >>> config.min_workers, config.log_level
+    (2, 10)
     """
     workers, restarts = settings["num_workers"], settings["restarts"]
     least, most = _range(workers)
     spec = ClusterSpec(most, *(settings[name] for name in ("num_ps", "chief", "evaluator")))
+    groups = [kind.of(settings[name], name) for name, kind in GROUPS.items()]
+    grouped = {each.name: getattr(group, each.name) for group in groups for each in fields(group)}
+    ClusterSettings(**settings)  # which checks the others
     in_form = {
-        "env": node_variables(os.environ, settings["env"], settings["network_interface"]),
-        "log_level": parse_level(settings["log_level"]),
+        "env": node_variables(os.environ, settings["env"], grouped["network_interface"]),
+        "log_level": parse_level(grouped["log_level"]),
         "min_workers": least if least != most else None,
         "restarts": restarts if isinstance(restarts, RestartPolicy) else RestartPolicy(restarts),
-        "show": parse_show(settings["show"], spec),
+        "show": parse_show(grouped["show"], spec),
     }
-    return ClusterConfig(spec, program, **{**settings, **in_form})
+    return ClusterConfig(spec, program, tensorboard=settings["tensorboard"], **{**grouped, **in_form})
 
 
 def _range(workers: Any) -> tuple[int, int]:

@@ -16,7 +16,7 @@ from tensorflowonspark.config import ClusterConfig
 from tensorflowonspark.driver.advice import feeding_advice
 from tensorflowonspark.driver.attempt import ClusterAttempt
 from tensorflowonspark.driver.console import ConsoleReporter
-from tensorflowonspark.driver.dashboard.service import Dashboard, require_packages
+from tensorflowonspark.driver.dashboard.service import DashboardService, require_packages
 from tensorflowonspark.driver.decision import Ended, Failure, Restart, Used, decide, may_be_preemption
 from tensorflowonspark.driver.feed.job import FeedRequest
 from tensorflowonspark.driver.feed.session import FeedSession
@@ -102,7 +102,7 @@ class RestartController:
     ----------
     metrics : MetricsStore
         The metrics of all attempts.
-    dashboard : Dashboard or None
+    dashboard : DashboardService or None
         The page and the metrics that are served, once the cluster is started.
     """
 
@@ -122,7 +122,7 @@ class RestartController:
             hadoop=backend.hadoop_settings,
             about=None if reservation is None else reservation.about(),
         )
-        self.dashboard: Dashboard | None = None
+        self.dashboard: DashboardService | None = None
         self._restarting = False
         self._cause: BaseException | None = None  # of the cluster's end, unless a node has failed
         self._cancelled = Event()
@@ -164,7 +164,7 @@ class RestartController:
 
     def _open_dashboard(self) -> None:
         """Serve what the settings ask for, from before the first node until the cluster's end."""
-        self.dashboard = Dashboard(
+        self.dashboard = DashboardService(
             self._backend, self._config, self.metrics, lambda: self._attempt.monitor.tensorboard_url
         )
         for name, url in {"dashboard": self.dashboard.url, "metrics": self.dashboard.metrics_url}.items():

@@ -1,27 +1,26 @@
 """A cluster for one function or script, which runs until it has returned on all nodes."""
 
-import logging
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from tensorflowonspark.config import ClusterConfig, ClusterSettings, RestartPolicy
+from tensorflowonspark.config import ClusterConfig
 from tensorflowonspark.declarations import takes
 from tensorflowonspark.driver.cluster import Cluster
 from tensorflowonspark.driver.connect import run_remotely
-from tensorflowonspark.driver.dashboard.page import check_report_path
-from tensorflowonspark.driver.feed.job import FeedRequest, Start, check_frame, check_start
-from tensorflowonspark.driver.program import Program
+from tensorflowonspark.driver.feed.data import Data
+from tensorflowonspark.driver.feed.job import FeedRequest
+from tensorflowonspark.driver.program import Program, configure
 from tensorflowonspark.driver.restart import RestartBudget
 from tensorflowonspark.driver.script import read_script
 from tensorflowonspark.driver.spark.backend import is_remote
-from tensorflowonspark.driver.spark.batch_rdd import BatchRDD
 from tensorflowonspark.driver.spark.partitions import new_column, repartitioned
-from tensorflowonspark.errors import ClusterError, NodeError, SpecError
-from tensorflowonspark.terminal import CONSOLE
+from tensorflowonspark.errors import NodeError, SpecError
+from tensorflowonspark.restart_policy import RestartPolicy
+from tensorflowonspark.settings import GROUPS, ClusterSettings, Nodes, with_groups
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -31,27 +30,25 @@ if TYPE_CHECKING:
 
 __all__ = ["run", "run_script"]
 
-_log = logging.getLogger(__name__)
 _PARTITIONS_PER_WORKER = 4
 
 
-@takes(ClusterSettings)
+@takes(ClusterSettings, old=partial(with_groups, groups={**GROUPS, "data": Data}))
 def run(
     spark: "SparkSession",
     function: Program,
     args: Any = None,
     *,
-    data: "DataFrame | None" = None,
-    validation: "DataFrame | str | None" = None,
-    start: Start = "all_rows",
-    report: str | os.PathLike[str] | None = None,
+    data: "DataFrame | Data | None" = None,
     **settings: "Unpack[ClusterKeywords]",
 ) -> dict[str, Any]:
     """Run a function on a cluster until it has returned on all nodes: with one data set, or without.
 
-    The nodes hold their Spark tasks. With `data`, each task feeds its own node from its own partition; but if nodes are
-    restarted alone (`RestartPolicy.scope`), a job feeds them, as `Cluster.train` does, and their slots are free after
-    the start. This works over Spark Connect too, where the nodes' output is in the executors' log.
+    The nodes hold their Spark tasks. With `data`, each task feeds its own node from its own partition. A job feeds them
+    instead, as `Cluster.train` does, and their slots are free after the start, if nodes are restarted alone
+    (`RestartPolicy.scope`), if the rows are not kept or go to workers otherwise than evenly (`Data`), or with
+    ``nodes=Nodes(hold=False)``. This works over Spark Connect too, where the nodes' output is in the executors' log and
+    no job feeds.
 
     Parameters
     ----------
@@ -61,18 +58,9 @@ def run(
         The program, as for `Cluster`: ``function(args, ctx)``, ``function(ctx)`` or ``function()``; or a script.
     args : object
         The program's first argument: anything that pickles; of a script its command line, a list of strings.
-    data : DataFrame, optional
-        The rows to train on, divided evenly over the workers; columns as for `Cluster.train`. Only for clusters of
-        workers.
-    validation : DataFrame or str, optional
-        Rows to validate on, as for `Cluster.train`: a DataFrame with the same columns, or the boolean column of `data`
-        that marks them.
-    start : {"all_rows", "first_rows"}
-        When the programs begin, as for `Cluster.train`. With "first_rows" the first epoch takes the rows as they
-        arrive, and every pass over validation rows waits for all of them.
-    report : str or path, optional
-        The file of a report, which is written at the end, also after a failure: a local path or a URL, as for
-        `Cluster.save_report`.
+    data : DataFrame or Data, optional
+        The rows to train on, divided evenly over the workers; columns as for `Cluster.train`. With `Data` also the rows
+        to validate on, and how all are fed. Only for clusters of workers.
     **settings
         As for `Cluster`.
 
@@ -99,78 +87,70 @@ def run(
     >>> run(spark, lambda args, ctx: args + ctx.index, 10, num_workers=2)
     {'worker:0': 10, 'worker:1': 11}
     """
-    if is_remote(spark):
-        _check_remote(settings, report)
-    if report is not None:
-        check_report_path(report, "report")
+    given = None if data is None else Data.of(data, "data")
+    nodes = Nodes.of(settings["nodes"], "nodes")
+    policy = settings["restarts"]
     # A task of a barrier stage can't be repeated alone, and neither can what it has fed.
-    restarts = settings["restarts"]
-    fed_by_job = data is not None and isinstance(restarts, RestartPolicy) and restarts.scope == "node"
-    cluster = Cluster(spark, function, args, hold=not fed_by_job, **settings)
-    request = _request(cluster, data, validation, start)
+    alone = isinstance(policy, RestartPolicy) and policy.scope == "node"
+    fed_by_job = given is not None and (alone or given.needs_job or nodes.hold is False)
+    held = not fed_by_job if nodes.hold is None else nodes.hold
+    settings["nodes"] = replace(nodes, hold=held)
+    cluster = Cluster(spark, function, args, **settings)
     if is_remote(spark):
-        if cluster._config.min_workers is not None:
-            raise SpecError(f"num_workers={settings['num_workers']!r}: over Spark Connect slots can't be counted")
-        if cluster._config.ps_on_driver:
-            raise SpecError("ps_on_driver=True: over Spark Connect executors can't reach the driver's machine")
-        if cluster._config.restarts_nodes:
-            raise SpecError(
-                "restarts=RestartPolicy(scope='node'): over Spark Connect all nodes are one barrier stage, of which "
-                "Spark repeats no task alone: leave out scope, or use a session of the application's own"
-            )
+        _check_remote(cluster._config, given)
+    if given is not None and given.frame is None:
+        raise SpecError("there is no data to train on, and only settings of it: pass a DataFrame as data")
+    if given is not None and len(cluster.spec.roles) != len(cluster.spec.fed):
+        raise SpecError(f"run(data=...) feeds every node, and not all are workers in {cluster.spec}: use Cluster")
+    if fed_by_job:
+        assert given is not None
+        return _run_fed(cluster, given)
+    request = None if given is None else _held_request(given)
+    if is_remote(spark):
         return _with_restarts(cluster._config, lambda config: run_remotely(spark, config, request))
-    with _reported(cluster, report):
-        if fed_by_job:
-            assert request is not None
-            return _run_fed(cluster, request)
-        cluster._start(request)
-        return cluster.shutdown()
+    cluster._start(request)
+    return cluster.shutdown()
 
 
-def _check_remote(settings: "ClusterKeywords", report: str | os.PathLike[str] | None) -> None:
+def _check_remote(config: ClusterConfig, data: Data | None) -> None:
     """Refuse what a cluster over Spark Connect does not have."""
     reasons = {
         ("show", "log_dir", "grace"): "the nodes' output is in the executors' log, and they end with the job",
         (
-            "dashboard",
+            "page_port",
             "report",
             "metrics_port",
             "log_format",
         ): "the driver's part runs in a task, which serves no pages",
+        ("ps_on_driver",): "executors can't reach the driver's machine",
+        ("min_workers",): "slots can't be counted",
     }
-    given = {**settings, "report": report}
+    default = configure(config.program, {**vars(ClusterSettings()), "num_workers": len(config.spec.fed)})
     for names, reason in reasons.items():
-        if any(given[name] != getattr(ClusterSettings, name, None) for name in names):
-            shown = ", ".join(f"{name}={given[name]!r}" for name in names)
-            raise SpecError(f"{shown}: over Spark Connect {reason}: leave these out")
+        differing = [name for name in names if getattr(config, name) != getattr(default, name)]
+        if differing:
+            shown = ", ".join(f"{name}={getattr(config, name)!r}" for name in differing)
+            raise SpecError(f"{shown}: over Spark Connect {reason}: leave this out")
+    if config.restarts_nodes:
+        raise SpecError(
+            "restarts=RestartPolicy(scope='node'): over Spark Connect all nodes are one barrier stage, of which Spark "
+            "repeats no task alone: leave out scope, or use a session of the application's own"
+        )
+    if data is not None and (data.needs_job or not config.hold):
+        raise SpecError(
+            "over Spark Connect the tasks that hold the nodes feed them: leave out cache=None, rebalance, "
+            "global_shuffle, independent_workers and hold=False, or use a session of the application's own"
+        )
 
 
-@contextmanager
-def _reported(cluster: Cluster, path: str | os.PathLike[str] | None) -> Iterator[None]:
-    """Write the report at the end; after a failure, that failure stays the error that the caller gets."""
-    if path is None:
-        yield
-        return
-    try:
-        yield
-    except BaseException:
-        try:
-            cluster.save_report(path)
-        except (ClusterError, OSError) as error:
-            CONSOLE.log(_log, logging.WARNING, "the report %s was not written: %s", path, error)
-        raise
-    cluster.save_report(path)
-
-
-def _run_fed(cluster: Cluster, request: FeedRequest) -> dict[str, Any]:
+def _run_fed(cluster: Cluster, data: Data) -> dict[str, Any]:
     """Run a cluster that a job feeds, with several partitions for each worker: no rows move between workers."""
-    if request.starts_early:
-        cluster._require_joint_restarts("start='first_rows'")
-    data, workers = request.data, len(cluster.spec.fed)
-    assert data is not None
-    assert not isinstance(data, BatchRDD)  # `Cluster.train` alone takes one
+    frame, workers = data.frame, len(cluster.spec.fed)
+    assert frame is not None
+    even = data.rebalance and not data.global_shuffle
+    request = cluster._request(repartitioned(frame, _PARTITIONS_PER_WORKER * workers) if even else frame, data)
     with cluster:
-        cluster.train(repartitioned(data, _PARTITIONS_PER_WORKER * workers), validation=request.validation)
+        cluster._feed(request)
         return cluster.shutdown()
 
 
@@ -230,23 +210,14 @@ def run_script(
     run(spark, read_script(path, arguments, module=module, working_dir=working_dir, files=files), **settings)
 
 
-def _request(
-    cluster: Cluster, data: "DataFrame | None", validation: "DataFrame | str | None", start: Start
-) -> FeedRequest | None:
+def _held_request(data: Data) -> FeedRequest:
     """Return the feed of a held cluster, whose tasks have one input: rows to validate on are marked by a column."""
-    early = check_start(start) == "first_rows"
-    if data is None:
-        if validation is not None:
-            raise SpecError("validation: there is no data to train on; pass data as well")
-        if early:
-            raise SpecError(f"start={start!r}: there is no data to train on; pass data as well")
-        return None
-    if len(cluster.spec.roles) != len(cluster.spec.fed):
-        raise SpecError(f"run(data=...) feeds every node, and not all are workers in {cluster.spec}: use Cluster")
-    check_frame(data, validation)
+    frame, validation = data.frame, data.validation
+    assert frame is not None
+    request = data.request(frame, dealt=True)
     if validation is not None and not isinstance(validation, str):
-        data, validation = _with_marks(data, validation)
-    return FeedRequest(data, validation, start=start, rebalance=not early, dealt=True)
+        frame, validation = _with_marks(frame, validation)
+    return replace(request, data=frame, validation=validation)
 
 
 def _with_marks(data: "DataFrame", validation: "DataFrame") -> tuple["DataFrame", str]:

@@ -8,7 +8,8 @@ from pyspark.ml.util import MLReadable, MLWritable
 from pyspark.sql import functions as f
 
 from tensorflowonspark.columns import check_schema, quoted, select
-from tensorflowonspark.declarations import shows
+from tensorflowonspark.declarations import keywords_of, shows
+from tensorflowonspark.driver.feed.data import Data, FeedSettings
 from tensorflowonspark.driver.run import run
 from tensorflowonspark.errors import FeedError, SpecError
 from tensorflowonspark.ml.adapting import adapted
@@ -109,9 +110,11 @@ class KerasEstimator(TrainingParams, Estimator[KerasModel], MLReadable["KerasEst
         job = self._job(frame, validation)
         start = self._chosen_start
         _log.info("training begins with %s (start)", start)
-        options = {"num_workers": self.getNumWorkers(), "start": start, **given}
+        options = {"num_workers": self.getNumWorkers(), **given}
+        feed = {name: options.pop(name) for name in list(options) if name in keywords_of(FeedSettings)}
         with tracked_fit(self, options) as fit:
-            results = run(dataset.sparkSession, train, job, data=frame, validation=validation, **options)
+            data = Data(frame, validation=validation, start=start, **feed)
+            results = run(dataset.sparkSession, train, job, data=data, **options)
         trained = next(each for each in results.values() if each is not None)
         model: KerasModel = self._copyValues(KerasModel(trained.bundle, history=trained.history))
         log_fitted(fit, model, frame)

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pyspark.ml.param import TypeConverters
 from pyspark.ml.param.shared import HasLabelCol, HasSeed, HasValidationIndicatorCol, HasWeightCol
 
-from tensorflowonspark.config import ClusterSettings
 from tensorflowonspark.declarations import keywords_of
 from tensorflowonspark.driver.feed.job import Start
 from tensorflowonspark.errors import SpecError, did_you_mean
 from tensorflowonspark.keras.jax.cluster import ALONE
 from tensorflowonspark.ml.params import ModelParams, ModelSettings, as_mapping, defaults_of, has_params, positive
 from tensorflowonspark.ml.serialization import library_of
+from tensorflowonspark.settings import ClusterSettings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

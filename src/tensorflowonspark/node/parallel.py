@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal
 
 from tensorflowonspark import transport
-from tensorflowonspark.config import ClusterSpec, Job, Role, check_seconds
+from tensorflowonspark.config import ClusterSpec, Job, Role
 from tensorflowonspark.errors import ClusterError, SpecError
+from tensorflowonspark.settings import check_seconds
 
 if TYPE_CHECKING:
     import tensorflow as tf

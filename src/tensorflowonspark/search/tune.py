@@ -5,7 +5,6 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from tensorflowonspark.config import ClusterSettings, check_seconds
 from tensorflowonspark.driver.spark.backend import is_remote
 from tensorflowonspark.driver.spark.gpus import gpu_profile
 from tensorflowonspark.driver.spark.slots import ApplicationSlots
@@ -13,6 +12,7 @@ from tensorflowonspark.errors import SpecError
 from tensorflowonspark.search.resuming import end_leftovers
 from tensorflowonspark.search.trials import Callback, Objective, Search, Settings
 from tensorflowonspark.search.watching import Pruning
+from tensorflowonspark.settings import Nodes, check_seconds
 from tensorflowonspark.terminal import CONSOLE, in_notebook
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ def tune(  # noqa: PLR0913 - all but the first four are settings that are named 
         callbacks=tuple(callbacks),
         bar=(sys.stderr.isatty() or in_notebook()) if show_progress_bar is None else show_progress_bar,
     )
-    slots.require(nodes, ClusterSettings.start_timeout)
+    slots.require(nodes, Nodes.start_timeout)
     end_leftovers(study)
     Search(study, objective, spark, slots, settings).run()
     return study

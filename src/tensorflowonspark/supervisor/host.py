@@ -12,7 +12,7 @@ from itertools import pairwise
 
 import psutil
 
-from tensorflowonspark.config import port_range
+from tensorflowonspark.settings import port_range
 
 LOCAL_DIRECTORIES = "SPARK_LOCAL_DIRS"
 

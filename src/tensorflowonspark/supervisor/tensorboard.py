@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from threading import Thread
 
-from tensorflowonspark.config import port_range
 from tensorflowonspark.messages import Lines, TensorBoardUp
 from tensorflowonspark.processes import kill_group, parent_pipe, start
+from tensorflowonspark.settings import port_range
 
 _TRIES = 3  # of free ports
 

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 import tensorflowonspark as tfos
-from tensorflowonspark.config import RestartPolicy
+from tensorflowonspark.restart_policy import RestartPolicy
 from tensorflowonspark.driver.feed.job import FeedRequest
 from tensorflowonspark.node.collectives import NodeCollectives
 from tests.support.inprocess import partitions_of

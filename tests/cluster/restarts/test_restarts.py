@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import functions as f
 
 import tensorflowonspark as tfos
-from tensorflowonspark.config import RestartPolicy
+from tensorflowonspark.restart_policy import RestartPolicy
 
 local = pytest.mark.masters("local")
 

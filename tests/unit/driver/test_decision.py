@@ -2,7 +2,8 @@
 
 import pytest
 
-from tensorflowonspark.config import ClusterConfig, ClusterSpec, RestartPolicy
+from tensorflowonspark.config import ClusterConfig, ClusterSpec
+from tensorflowonspark.restart_policy import RestartPolicy
 from tensorflowonspark.driver.decision import (
     EndAttempt,
     Ended,

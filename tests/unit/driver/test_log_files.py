@@ -10,7 +10,7 @@ import fsspec
 import pytest
 
 from tensorflowonspark import storage
-from tensorflowonspark.config import RestartPolicy
+from tensorflowonspark.restart_policy import RestartPolicy
 from tensorflowonspark.driver import log_files
 from tensorflowonspark.driver.console import ConsoleReporter
 from tensorflowonspark.driver.log_files import LogFiles, check_log_dir

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from tensorflowonspark.config import RestartPolicy
+from tensorflowonspark.restart_policy import RestartPolicy
 from tensorflowonspark.driver import restart
 from tensorflowonspark.driver.metrics.store import MetricsStore
 from tensorflowonspark.driver.monitor import Monitor

@@ -11,7 +11,8 @@ from types import SimpleNamespace
 import pytest
 
 import tensorflowonspark as tfos
-from tensorflowonspark.config import Job, RestartPolicy, Role
+from tensorflowonspark.config import Job, Role
+from tensorflowonspark.restart_policy import RestartPolicy
 from tensorflowonspark.driver.collectives import Collectives, FileFeeds
 from tensorflowonspark.driver.feed.sources import SparkJobs
 from tensorflowonspark.driver.nodes import Node, NodeState

@@ -3,7 +3,7 @@
 import pytest
 
 import tensorflowonspark as tfos
-from tensorflowonspark.config import RestartPolicy
+from tensorflowonspark.restart_policy import RestartPolicy
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from functools import partial
 from http import HTTPStatus
 from importlib.util import find_spec
 
-from tensorflowonspark.config import ClusterConfig, ClusterSettings
+from tensorflowonspark.config import ClusterConfig
 from tensorflowonspark.driver.dashboard.page import page_headers, page_html, report_html
 from tensorflowonspark.driver.dashboard.prometheus import exposition
 from tensorflowonspark.driver.dashboard.server import PageServer, Request, Response, Route
@@ -18,6 +18,7 @@ from tensorflowonspark.driver.dashboard.state import node_details, page_state
 from tensorflowonspark.driver.metrics.store import MetricsStore
 from tensorflowonspark.driver.spark.backend import Backend
 from tensorflowonspark.errors import SpecError, StartError
+from tensorflowonspark.settings import Dashboard
 from tensorflowonspark.transport import new_credentials
 
 _TOKEN_BYTES = 24
@@ -26,12 +27,12 @@ _NOT_IN_FILE_NAMES = re.compile(r"[^A-Za-z0-9]")
 _INSTALL = 'pip install "tensorflowonspark[prometheus]"'
 
 
-def require_packages(wanted: ClusterSettings) -> None:
+def require_packages(wanted: Dashboard) -> None:
     """Raise `SpecError` if a package is missing that the settings need.
 
     Examples
     --------
-    >>> require_packages(ClusterSettings(metrics_port=9090))
+    >>> require_packages(Dashboard(metrics_port=9090))
     """
     if wanted.metrics_port is not None and find_spec("prometheus_client") is None:
         raise SpecError(
@@ -39,7 +40,7 @@ def require_packages(wanted: ClusterSettings) -> None:
         )
 
 
-class Dashboard:
+class DashboardService:
     """Serves the page, and the metrics for Prometheus, as far as the settings ask for them.
 
     Parameters

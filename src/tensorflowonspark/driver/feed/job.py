@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Literal
 
 from tensorflowonspark.columns import check_schema, require_frame
 from tensorflowonspark.driver.nodes import Node
 from tensorflowonspark.driver.spark.batch_rdd import BatchRDD
-from tensorflowonspark.errors import FeedError, SpecError
+from tensorflowonspark.errors import FeedError
 from tensorflowonspark.feed_messages import CacheConfig, CacheMode, Split
 from tensorflowonspark.task.feeder import NodeEndpoint
 
@@ -16,12 +16,11 @@ if TYPE_CHECKING:
 
 Contents = dict[int, tuple[int, int]]  # the rows and the checksum of each partition that has rows
 Start = Literal["all_rows", "first_rows"]
-Shuffle = Literal["global"]
 
 
 @dataclass(frozen=True)
 class FeedRequest:
-    """A feed as the user's program asks for it; `Cluster.train` documents the options."""
+    """A feed as the user's program asks for it; `FeedSettings` documents the options."""
 
     data: "DataFrame | BatchRDD | None"  # None: the data of a held stage over Spark Connect, which only its tasks see
     validation: "DataFrame | str | None" = None  # rows of their own, or a boolean column of `data`
@@ -58,32 +57,6 @@ class FeedRequest:
     def read_with(self) -> str:
         """The function by which programs read the feed, for error messages."""
         return self.data.read_with if isinstance(self.data, BatchRDD) else "ctx.dataset"
-
-
-def check_start(start: Start) -> Start:
-    """Return the argument `start` of `Cluster.train`.
-
-    Raises
-    ------
-    SpecError
-        If there is no such start.
-    """
-    if start not in get_args(Start):
-        raise SpecError(f"start={start!r}: expected 'all_rows' or 'first_rows'")
-    return start
-
-
-def shuffles_globally(shuffle: str | None) -> bool:
-    """Return whether rows move between workers before they are fed, by the argument `shuffle` of `Cluster.train`.
-
-    Raises
-    ------
-    SpecError
-        If there is no such shuffle.
-    """
-    if shuffle is not None and shuffle not in get_args(Shuffle):
-        raise SpecError(f"shuffle={shuffle!r}: expected 'global', or None")
-    return shuffle is not None
 
 
 def check_frame(frame: "DataFrame", validation: "DataFrame | str | None" = None) -> None:

@@ -3,8 +3,8 @@
 import time
 from collections.abc import Callable, Hashable, Sequence
 
-from tensorflowonspark.config import check_seconds
 from tensorflowonspark.errors import FeedError
+from tensorflowonspark.settings import check_seconds
 
 _NAMED_PARTITIONS = 8  # more are counted
 

@@ -13,9 +13,9 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tensorflowonspark.config import port_range
 from tensorflowonspark.driver.spark.private_names import DYNAMIC, SLOTS, explained
 from tensorflowonspark.errors import SlotsError, StartError
+from tensorflowonspark.settings import port_range
 from tensorflowonspark.transport import ChannelHandler, Credentials, Server
 
 if TYPE_CHECKING:

@@ -7,7 +7,6 @@ from pathlib import Path
 import pyarrow as pa
 
 from tensorflowonspark import transport
-from tensorflowonspark.config import port_range
 from tensorflowonspark.errors import FeedError
 from tensorflowonspark.feed_messages import InferenceHeader, PartHeader
 from tensorflowonspark.messages import NodeReady
@@ -15,6 +14,7 @@ from tensorflowonspark.node.driver_link import NodeSetup
 from tensorflowonspark.node.feed.cache import Cache
 from tensorflowonspark.node.feed.inference import InferenceServer
 from tensorflowonspark.processes import place
+from tensorflowonspark.settings import port_range
 
 
 class FeedServer:

@@ -11,7 +11,6 @@ import numpy as np
 import pyarrow as pa
 
 from tensorflowonspark import transport
-from tensorflowonspark.config import port_range
 from tensorflowonspark.errors import ClusterError
 from tensorflowonspark.keras.rounds import (
     NOTHING_SHARED,
@@ -26,6 +25,7 @@ from tensorflowonspark.messages import Peer, RoundPlan, RoundReached, RoundRefus
 from tensorflowonspark.node.driver_link import Link, NodeSetup
 from tensorflowonspark.node.rounds.codec import decode, encode, pieces
 from tensorflowonspark.node.rounds.exchange import DATA, RoundExchange, SliceHeader, request_all
+from tensorflowonspark.settings import port_range
 
 _ATTEMPTS, _RETRY_SECONDS = 10, 0.5  # to take the weights of workers that are lost, which the driver may not know yet
 

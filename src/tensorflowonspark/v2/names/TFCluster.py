@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from tensorflowonspark import storage
 from tensorflowonspark.driver.cluster import Cluster
 from tensorflowonspark.errors import FeedError, SpecError
+from tensorflowonspark.settings import Nodes
 from tensorflowonspark.v2.deprecation import warn_deprecated
 from tensorflowonspark.v2.pickled_rows import infer, pickled_batches
 from tensorflowonspark.v2.program import InputMode, Program, session_of
@@ -116,10 +117,8 @@ def run(  # noqa: PLR0913, PLR0917 - the signature of 2.x
         num_ps=num_ps,
         chief=bool(master_node),
         evaluator=eval_node,
-        hold=not is_fed,
         tensorboard=(log_dir or f"tensorboard_{num_ps}") if tensorboard else None,
-        start_timeout=reservation_timeout,
-        ps_on_driver=driver_ps_nodes,
+        nodes=Nodes(hold=not is_fed, start_timeout=reservation_timeout, ps_on_driver=driver_ps_nodes),
     )
     return TFCluster(cluster.start(), sc, input_mode, program)
 
@@ -231,7 +230,7 @@ class TFCluster:
         if self._all_returned:
             _log.warning("the programs of all workers have returned: rows that come now are dropped")
             return
-        self._cluster.train(pickled_batches(rdd, qname), cache=None, timeout=feed_timeout, independent_workers=True)
+        self._cluster.train(pickled_batches(rdd, qname), cache=None, feed_timeout=feed_timeout, independent_workers=True)
 
     @property
     def _all_returned(self) -> bool:

@@ -1,0 +1,150 @@
+"""How a DataFrame is fed, as a user asks for it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from tensorflowonspark.declarations import SECONDS, warn_renamed
+from tensorflowonspark.driver.feed.job import FeedRequest, Start, check_frame
+from tensorflowonspark.driver.spark.batch_rdd import BatchRDD
+from tensorflowonspark.errors import FeedError
+from tensorflowonspark.feed_messages import CacheConfig
+from tensorflowonspark.settings import SettingsGroup, check_seconds
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from typing_extensions import Self
+
+__all__ = ["Data", "FeedSettings", "with_todays_names"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeedSettings(SettingsGroup):
+    """How a DataFrame is fed: keywords of `Cluster.train` and `Data`, and options of ``tfos run``.
+
+    After a change run ``make keywords``.
+
+    Parameters
+    ----------
+    validation : DataFrame or str, optional
+        Rows to validate on (``feed.validation``): a DataFrame with the same columns, or the boolean column of the data
+        that marks them.
+    cache : {"disk", "memory"} or None
+        Where the workers keep the rows, so that each epoch can pass over them: in files in Spark's local directories,
+        or in memory. With None the rows are not kept: the programs begin with the first rows, and pass over them once.
+    cache_limit : int or str, optional
+        The number of bytes that a worker keeps at most, as in ``"2g"``; more is an error. With ``cache=None``, the
+        number that waits in its memory (512 MB by default): then Spark waits, and the rest of a partition that is
+        larger goes to disk.
+    start : {"all_rows", "first_rows"}
+        When the programs begin, if the rows are kept. With "all_rows" the number of rows is known before the first
+        step, and the order of each epoch follows from the seed. With "first_rows" the first epoch takes the rows as
+        they arrive, as with ``cache=None``, and only the later ones have a known length and a full shuffle; the rows
+        stay on the workers that they came to, and no checkpoint can be written within the first epoch.
+    rebalance : bool
+        Whether workers with many rows give some to those with few, so that an epoch has no more steps than needed.
+        (Workers of parameter servers keep what they were fed: none waits for another. Those that begin with the first
+        rows keep them too, and those that are started again alone after failures.)
+    global_shuffle : bool
+        Whether rows move between workers before they are fed. By default a partition's rows stay together on one
+        worker, which shuffles them with its other rows. With True Spark's shuffle deals the rows of every partition out
+        to all workers (``repartition``): all rows are written to disk and sent over the network once. Workers that
+        train apart (`tensorflowonspark.keras.LocalSGD`) need this if partitions differ, as when the rows are sorted by
+        label.
+    independent_workers : bool
+        Whether each worker reads its rows at its own pace (`Feed.partitions`), and may return early; the others then
+        get the remaining rows. Needs ``cache=None``.
+    feed_timeout : float
+        Seconds without any progress, of the Spark job, the rows or the programs, after which the feed fails. (Once
+        cached rows have all arrived, the programs take the time that they need.)
+
+    Raises
+    ------
+    SpecError
+        If a setting can't be right; the error names it and its value.
+    """
+
+    validation: "DataFrame | str | None" = None
+    cache: Literal["disk", "memory"] | None = "disk"
+    cache_limit: int | str | None = None
+    start: Start = "all_rows"
+    rebalance: bool = True
+    global_shuffle: bool = False
+    independent_workers: bool = False
+    feed_timeout: Annotated[float, SECONDS, check_seconds] = 600.0
+
+    @property
+    def needs_job(self) -> bool:
+        """Whether only a Spark job of its own can feed so, and not the tasks that hold the nodes."""
+        return self.cache is None or not self.rebalance or self.global_shuffle or self.independent_workers
+
+    def request(self, data: "DataFrame | BatchRDD", **more: Any) -> FeedRequest:
+        """Return the feed of some rows.
+
+        Raises
+        ------
+        FeedError
+            If the rows can't be fed, or not so.
+        SpecError
+            If `data` is no DataFrame, or the limit of the cache is no number of bytes.
+        """
+        cache = CacheConfig.parse(self.cache, self.cache_limit)
+        early = self.start == "first_rows" and self.cache is not None
+        rebalance = self.rebalance and not early
+        request = FeedRequest(
+            data, self.validation, cache, self.start, rebalance, self.feed_timeout, self.independent_workers, **more
+        )
+        if self.independent_workers and request.keeps_rows:
+            raise FeedError("independent workers read rows as they come: feed them with cache=None")
+        if isinstance(data, BatchRDD):
+            if request.keeps_rows or self.validation is not None:
+                raise FeedError("an RDD is fed with cache=None and without validation rows, or as a DataFrame")
+            if self.global_shuffle:
+                raise FeedError("global_shuffle=True is for DataFrames: shuffle an RDD itself (rdd.repartition)")
+        else:
+            check_frame(data, self.validation)
+        return request
+
+
+@dataclass(frozen=True)
+class Data(FeedSettings):
+    """The rows to train on, and how they are fed: the argument `data` of `run`.
+
+    Parameters
+    ----------
+    frame : DataFrame
+        The rows.
+    **settings
+        Those of `FeedSettings`.
+
+    Examples
+    --------
+    >>> Data(spark.range(10), cache="memory").start
+    'all_rows'
+    """
+
+    frame: "DataFrame | None" = field(kw_only=False)
+
+    @classmethod
+    def of(cls, value: Any, name: str) -> "Self":  # noqa: ARG003 - a DataFrame is checked when it is fed
+        """Return `data` as an object; a DataFrame is fed with the defaults."""
+        return value if isinstance(value, cls) else cls(value)
+
+
+def with_todays_names(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return keywords of `Cluster.train` with their names of today; each former one warns.
+
+    Examples
+    --------
+    >>> with_todays_names({"cache": None})
+    {'cache': None}
+    """
+    found = dict(given)
+    if "timeout" in found:
+        warn_renamed("timeout=", f"feed_timeout={found['timeout']!r}")
+        found["feed_timeout"] = found.pop("timeout")
+    if "shuffle" in found:
+        warn_renamed("shuffle=", "global_shuffle=True")
+        former = found.pop("shuffle")
+        found["global_shuffle"] = {None: False, "global": True}.get(former, former)
+    return found
