@@ -75,9 +75,11 @@ docs-links: module-map
 module-map: $(STAMP)
 	$(BIN)/python tools/module_map.py
 
-# The keywords that are declared once, for type checkers and editors; writes src/tensorflowonspark/keywords.pyi.
+# The keywords that are declared once, for type checkers and editors, and the table of settings; writes
+# src/tensorflowonspark/keywords.pyi and docs/reference/settings.md.
 keywords: $(STAMP)
 	$(BIN)/python tools/keywords.py
+	$(BIN)/python -m tools.settings_table
 
 # The notebooks of examples/notebooks, executed and rewritten with their output.
 notebooks: $(STAMP)

@@ -88,7 +88,7 @@ def first_feed():
                     steps = cluster.join()
             else:
                 begin = "first_rows" if request["how"] == "run early" else "all_rows"
-                steps = tfos.run(spark, fit_one_epoch, data=frame, num_workers=2, start=begin)
+                steps = tfos.run(spark, fit_one_epoch, data=tfos.Data(frame, start=begin), num_workers=2)
             return max(steps.values()) - start
 
         yield run_round

@@ -59,7 +59,7 @@ def held(spark, frame, start, seconds):
     """Return the seconds of the nodes of ``tfos.run(data=df)``, which begin when they are up and can be fed."""
     import tensorflowonspark as tfos
 
-    found = tfos.run(spark, held_program, seconds, data=frame, num_workers=2, start=start).values()
+    found = tfos.run(spark, held_program, seconds, data=tfos.Data(frame, start=start), num_workers=2).values()
     return {
         "first": max(first for first, _, _ in found),
         "seconds": max(whole for _, whole, _ in found),

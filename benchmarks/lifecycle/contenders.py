@@ -34,7 +34,9 @@ def first():
             if what == "bare":
                 spark.sparkContext.parallelize(range(2), 2).mapPartitions(bare).collect()
             else:
-                with tfos.Cluster(spark, import_tensorflow, num_workers=2, hold=what == "held", warm_nodes=False):
+                with tfos.Cluster(
+                    spark, import_tensorflow, num_workers=2, nodes=tfos.Nodes(hold=what == "held", warm_nodes=False)
+                ):
                     pass
             return time.perf_counter() - started
 
@@ -104,7 +106,9 @@ def second():
                 memory = server.memory_full_info()
                 return {"resident": memory.rss >> 20, "own": memory.uss >> 20}
             started = time.time()
-            with tfos.Cluster(spark, make_model, num_workers=2, warm_nodes=request["nodes"] == "warm") as cluster:
+            with tfos.Cluster(
+                spark, make_model, num_workers=2, nodes=tfos.Nodes(warm_nodes=request["nodes"] == "warm")
+            ) as cluster:
                 return max(cluster.join().values()) - started
 
         serve_rounds(run_round)

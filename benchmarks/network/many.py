@@ -48,7 +48,9 @@ def drive(spark, workers, checkpoints):
     data = spark.range(0, workers * _ROWS_PER_WORKER, 1, 2 * workers)
     data = data.selectExpr("array_repeat(float(id % 7), 8) as x", "float(id % 5) as y")
     print("begins", flush=True)
-    with tfos.Cluster(spark, train, checkpoints, num_workers=(workers - 1, workers), restarts=1, show="all") as cluster:
+    with tfos.Cluster(
+        spark, train, checkpoints, num_workers=(workers - 1, workers), restarts=1, logs=tfos.Logs(show="all")
+    ) as cluster:
         print("all are up", len(cluster.nodes), flush=True)
         cluster.train(data)
         print("all are fed", flush=True)

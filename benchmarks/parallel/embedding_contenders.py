@@ -186,12 +186,14 @@ def main():
             return tfos.run(spark, losses, request, num_workers=workers)["worker:0"]
         if kind == "limited":
             try:
-                done = tfos.run(spark, limited, request, num_workers=workers, env=env, warm_nodes=False)
+                done = tfos.run(
+                    spark, limited, request, num_workers=workers, env=env, nodes=tfos.Nodes(warm_nodes=False)
+                )
             except tfos.NodeError as error:
                 return {"error": str(error)[:600]}
             return {"loss": done["worker:0"]}
         if kind == "steps":
-            found = tfos.run(spark, steps, request, num_workers=workers, warm_nodes=False).values()
+            found = tfos.run(spark, steps, request, num_workers=workers, nodes=tfos.Nodes(warm_nodes=False)).values()
             seconds, sent, memory, peak = (max(each) for each in zip(*found, strict=True))
             return {"seconds": seconds, "bytes": sent, "memory": memory, "peak": peak, "private": private}
         if kind == "servers":

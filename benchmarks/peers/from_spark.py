@@ -35,7 +35,7 @@ def ours(spark, frame, start, warm):
     cloudpickle.register_pickle_by_value(passes)  # the nodes can't import it
     import_in_workers(spark, "tensorflowonspark.task.feeder")
     begin = time.time()
-    with tfos.Cluster(spark, program, None, num_workers=2, warm_nodes=warm) as cluster:
+    with tfos.Cluster(spark, program, None, num_workers=2, nodes=tfos.Nodes(warm_nodes=warm)) as cluster:
         cluster.train(frame, cache="disk", start=start)
         return {"begin": begin, "written": begin, "processes": list(cluster.join().values())}
 

@@ -61,7 +61,9 @@ class Restart(logging.Handler):
 def cluster_of(spark, directory, request, **settings):
     """Return a cluster of two workers."""
     args = {"directory": directory, "kill": request["measure"] != "fresh"}
-    return tfos.Cluster(spark, program.program, args, num_workers=2, warm_nodes=request["warm"], **settings)
+    return tfos.Cluster(
+        spark, program.program, args, num_workers=2, nodes=tfos.Nodes(warm_nodes=request["warm"]), **settings
+    )
 
 
 def notice(spark, rows, directory, request):

@@ -85,7 +85,7 @@ def main():
     curves = {}
     for name, every in {"in step": None, "DiLoCo": options.every}.items():
         args = {"every": every, "epochs": options.epochs, "batch_size": options.batch_size}
-        results = tfos.run(spark, train, args, num_workers=options.workers, data=seen, validation=held_out)
+        results = tfos.run(spark, train, args, num_workers=options.workers, data=tfos.Data(seen, validation=held_out))
         # Under DiLoCo each worker validates on its own share of the rows, which are equally large.
         accuracy = np.mean([each["accuracy"] for each in results.values()], axis=0)
         curves[name] = {**results["worker:0"], "accuracy": accuracy}

@@ -86,7 +86,9 @@ def main():
     moments = {"mean": np.ravel(scaling.mean).tolist(), "variance": np.ravel(scaling.variance).tolist()}
     settings = {"num_workers": options.workers, "num_ps": 1, "chief": True}
     ps_on_driver = not options.ps_on_executors
-    with tfos.Cluster(spark, train, {**vars(options), **moments}, **settings, ps_on_driver=ps_on_driver) as cluster:
+    with tfos.Cluster(
+        spark, train, {**vars(options), **moments}, **settings, nodes=tfos.Nodes(ps_on_driver=ps_on_driver)
+    ) as cluster:
         cluster.train(train_rows)
 
     classified = KerasModel.from_file(options.output).transform(test_rows)

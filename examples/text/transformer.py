@@ -130,7 +130,9 @@ def main():
         parts[number % 10 == 0] += tokens(text, options.length)
     rows = [(each, index == 1) for index, part in enumerate(parts) for each in part]
     df = spark.createDataFrame(rows, "tokens array<int>, held_out boolean")
-    results = tfos.run(spark, train, vars(options), num_workers=options.workers, data=df, validation="held_out")
+    results = tfos.run(
+        spark, train, vars(options), num_workers=options.workers, data=tfos.Data(df, validation="held_out")
+    )
     nats, text = results["worker:0"]
     print(f"{len(rows)} sequences of 2 to {options.length + 1} tokens, {len(parts[1])} of them held out")
     print(f"the model writes: {text}")

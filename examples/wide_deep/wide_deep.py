@@ -98,7 +98,7 @@ def main():
     spark = SparkSession.builder.appName("wide_deep").getOrCreate()
     table = spark.createDataFrame(interactions(options.rows)).repartition(2 * options.workers)
     seen, held_out = (table.where(f"user % 5 {sign} item % 5").cache() for sign in ("<>", "="))
-    tfos.run(spark, train, vars(options), num_workers=options.workers, data=seen, validation=held_out)
+    tfos.run(spark, train, vars(options), num_workers=options.workers, data=tfos.Data(seen, validation=held_out))
 
     model = KerasModel.from_file(options.output, featuresCols=FEATURES)
     popularity = seen.groupBy("item").agg({"click": "avg"}).withColumnRenamed("avg(click)", "popularity")

@@ -195,7 +195,7 @@ class Dashboard(SettingsGroup):
     Parameters
     ----------
     page_port : int, optional
-        The port of the page, which the driver serves; 0 takes any free one, and with None there is no page.
+        The port of the page, which the driver serves; 0 takes any free one. By default there is no page.
     metrics_port : int, optional
         The port at which the driver serves the metrics in Prometheus's text format (`Cluster.metrics_url`); 0 takes any
         free one. Needs the extra ``prometheus``.
@@ -216,7 +216,7 @@ class Dashboard(SettingsGroup):
     True
     """
 
-    page_port: Annotated[int | None, _check_port] = 0
+    page_port: Annotated[int | None, _check_port] = None
     metrics_port: Annotated[int | None, _check_port] = None
     tracking: Literal["auto", "none"] = "auto"
     report: str | os.PathLike[str] | None = None

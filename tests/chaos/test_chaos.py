@@ -91,7 +91,9 @@ def one_round(spark, draw, masters_executors):
     fed = spark.range(0, _ROWS, 1, 3)
     striker = None
     try:
-        with tfos.Cluster(spark, program, args, num_workers=2, restarts=restarts, heartbeat_timeout=2.0) as cluster:
+        with tfos.Cluster(
+            spark, program, args, num_workers=2, restarts=restarts, nodes=tfos.Nodes(heartbeat_timeout=2.0)
+        ) as cluster:
             if not inside:
                 striker = Thread(target=lambda: (time.sleep(delay), strike(cluster, how, number)))
                 striker.start()

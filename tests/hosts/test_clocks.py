@@ -52,8 +52,16 @@ def _timed_fit(args, ctx):
 def _drive(spark, shared):
     args = {"batch_size": 10, "directory": shared}
     policy = tfos.RestartPolicy(1, causes=("raised",))
-    with tfos.Cluster(spark, _timed_fit, args, num_workers=3, tls=True, restarts=policy, show="all") as cluster:
-        cluster.train(small_frame(spark, [40, 30, 50, 20]), timeout=200)
+    with tfos.Cluster(
+        spark,
+        _timed_fit,
+        args,
+        num_workers=3,
+        network=tfos.Network(tls=True),
+        restarts=policy,
+        logs=tfos.Logs(show="all"),
+    ) as cluster:
+        cluster.train(small_frame(spark, [40, 30, 50, 20]), feed_timeout=200)
         return cluster.join(), [each.host for each in cluster.nodes], time.time()
 
 

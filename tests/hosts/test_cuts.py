@@ -240,7 +240,7 @@ def average(args, ctx):
 
 
 def average_rounds(spark):
-    with tfos.Cluster(spark, average, num_workers=2, show="all") as cluster:
+    with tfos.Cluster(spark, average, num_workers=2, logs=tfos.Logs(show="all")) as cluster:
         cluster.train(slow_rows(spark))
         return cluster.join()
 

@@ -37,7 +37,7 @@ def run_cluster(spark, way, sizes, args, settings):
     try:
         if way.kind == "train":
             with tfos.Cluster(spark, train, args, **settings) as cluster:
-                cluster.train(frame, start=way.start, cache=way.cache, shuffle=way.shuffle)
+                cluster.train(frame, start=way.start, cache=way.cache, global_shuffle=way.shuffle == "global")
         else:
             tfos.run(spark, train, args, data=frame, **({"start": way.start} if frame else {}), **settings)
     except ClusterError as error:

@@ -25,7 +25,7 @@ def _slow_rows(spark, begun, seconds):
 def _feed(spark, shared, seconds=1.5):
     """Feed three nodes for some seconds; return the ids that they have read."""
     with tfos.Cluster(spark, read, {}, num_workers=3) as cluster:
-        cluster.train(_slow_rows(spark, Path(shared, "begun"), seconds), timeout=200)
+        cluster.train(_slow_rows(spark, Path(shared, "begun"), seconds), feed_timeout=200)
         return sorted(row for feeds in cluster.join().values() for row in feeds[0][0])
 
 
@@ -62,7 +62,7 @@ def test_rows_are_compressed_on_a_slow_link(cluster):
     def feed_wide(spark):
         data = spark.range(0, ROWS, 1, 2 * PARTITIONS).selectExpr("id", "array_repeat(id, 8000) as x")
         with tfos.Cluster(spark, read, {}, num_workers=3) as nodes:
-            nodes.train(data, timeout=200)
+            nodes.train(data, feed_timeout=200)
             return sorted(row for feeds in nodes.join().values() for row in feeds[0][0])
 
     def received():

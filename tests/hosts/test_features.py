@@ -22,14 +22,14 @@ EXECUTORS = ["--conf", "spark.executor.cores=1", "--conf", "spark.executor.memor
 
 def _train(spark):
     with tfos.Cluster(spark, fit, {"batch_size": 10}, num_workers=3) as cluster:
-        cluster.train(small_frame(spark, [40, 30, 50, 20]), timeout=120)
+        cluster.train(small_frame(spark, [40, 30, 50, 20]), feed_timeout=120)
         hosts = [each.host for each in cluster.nodes]
         return hosts, cluster.join()
 
 
 def _read_by_tls(spark):
-    with tfos.Cluster(spark, read, {}, num_workers=3, tls=True) as cluster:
-        cluster.train(small_frame(spark, [40, 30, 50, 20]), timeout=120)
+    with tfos.Cluster(spark, read, {}, num_workers=3, network=tfos.Network(tls=True)) as cluster:
+        cluster.train(small_frame(spark, [40, 30, 50, 20]), feed_timeout=120)
         return cluster.join()
 
 
@@ -48,7 +48,7 @@ def train_with_parameter_servers(spark):
         return loop.to_the_end(feed, iter(loop.dataset(feed)))
 
     with tfos.Cluster(spark, coordinated(chief), num_workers=1, num_ps=1, chief=True) as cluster:
-        cluster.train(small_frame(spark, [40, 30]), timeout=120)
+        cluster.train(small_frame(spark, [40, 30]), feed_timeout=120)
         return cluster.join()["chief:0"]
 
 

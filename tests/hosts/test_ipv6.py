@@ -38,20 +38,22 @@ def _do_all(spark, logs):
     rows = small_frame(spark, [40, 30, 50, 20]).repartition(4).cache()
     found = {}
     with tfos.Cluster(spark, read, {}, num_workers=3, dashboard=True) as cluster:
-        cluster.train(rows, timeout=120)
+        cluster.train(rows, feed_timeout=120)
         found["hosts"] = [each.host for each in cluster.nodes]
         found["url"] = cluster.dashboard_url
         with urllib.request.urlopen(found["url"], timeout=20) as page:
             found["page"] = page.status
         found["ids"] = all_ids(cluster.join())
-    with tfos.Cluster(spark, fit, {"batch_size": 10}, num_workers=3, network_interface="fd77::/16") as cluster:
-        cluster.train(rows, timeout=200)
+    with tfos.Cluster(
+        spark, fit, {"batch_size": 10}, num_workers=3, network=tfos.Network(network_interface="fd77::/16")
+    ) as cluster:
+        cluster.train(rows, feed_timeout=200)
         found["fit"] = cluster.join()
     with tfos.Cluster(spark, _average, num_workers=2) as cluster:
-        cluster.train(rows, timeout=200)
+        cluster.train(rows, feed_timeout=200)
         found["rounds"] = cluster.join()
     with tfos.Cluster(spark, train_on_jax, num_workers=2, env={"KERAS_BACKEND": "jax"}, tensorboard=logs) as cluster:
-        cluster.train(rows, timeout=200)
+        cluster.train(rows, feed_timeout=200)
         while cluster.tensorboard_url is None:
             time.sleep(0.1)
         with urllib.request.urlopen(cluster.tensorboard_url, timeout=20) as page:

@@ -27,7 +27,7 @@ def named(cluster, line):
 
 def _feed(spark, needed=3):
     with tfos.Cluster(spark, read, {}, num_workers=needed) as cluster:
-        cluster.train(small_frame(spark, [40, 30, 50, 20]), timeout=120)
+        cluster.train(small_frame(spark, [40, 30, 50, 20]), feed_timeout=120)
         hosts = [each.host for each in cluster.nodes]
         return hosts, sorted(row for feeds in cluster.join().values() for row in feeds[0][0])
 

@@ -34,7 +34,7 @@ def test_parameter_servers_need_no_second_processor(one_processor):
             return len(os.sched_getaffinity(0)), loop.to_the_end(feed, iter(loop.dataset(feed)))
 
         with tfos.Cluster(spark, coordinated(chief), num_workers=1, num_ps=1, chief=True) as cluster:
-            cluster.train(small_frame(spark, [40, 30]), timeout=120)
+            cluster.train(small_frame(spark, [40, 30]), feed_timeout=120)
             return cluster.join()["chief:0"]
 
     processors, ids = one_processor.run(drive)

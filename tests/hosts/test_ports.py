@@ -26,8 +26,10 @@ def firewalls(cluster):
 
 
 def drive(spark, ports, **settings):
-    with tfos.Cluster(spark, fit, {"batch_size": 10}, num_workers=2, ports=ports, **settings) as nodes:
-        nodes.train(small_frame(spark, [40, 30, 50, 20]).repartition(4), timeout=120)
+    with tfos.Cluster(
+        spark, fit, {"batch_size": 10}, num_workers=2, network=tfos.Network(ports=ports), **settings
+    ) as nodes:
+        nodes.train(small_frame(spark, [40, 30, 50, 20]).repartition(4), feed_timeout=120)
         return [each.port for each in nodes.nodes], nodes.join()
 
 

@@ -115,8 +115,10 @@ def drive(spark, shared):
         return cluster
 
     step = {"tls": True, "dashboard": _PAGE, "metrics_port": _METRICS, "tensorboard": f"{shared}/logs"}
-    with tfos.Cluster(spark, shown(fit), {"batch_size": 10}, num_workers=2, ports=_PORTS["in step"], **step) as cluster:
-        begin("in step", cluster).train(rows, timeout=120)
+    with tfos.Cluster(
+        spark, shown(fit), {"batch_size": 10}, num_workers=2, network=tfos.Network(ports=_PORTS["in step"]), **step
+    ) as cluster:
+        begin("in step", cluster).train(rows, feed_timeout=120)
         while cluster.tensorboard_url is None:
             time.sleep(0.1)
         urls = {"page": cluster.dashboard_url, "metrics": cluster.metrics_url, "TensorBoard": cluster.tensorboard_url}
@@ -124,17 +126,17 @@ def drive(spark, shared):
         while not Path(shared, "visited").exists():
             time.sleep(0.1)
         found["in step"] = cluster.join()
-    with tfos.Cluster(spark, shown(average), num_workers=2, ports=_PORTS["rounds"]) as cluster:
-        begin("rounds", cluster).train(rows, timeout=120)
+    with tfos.Cluster(spark, shown(average), num_workers=2, network=tfos.Network(ports=_PORTS["rounds"])) as cluster:
+        begin("rounds", cluster).train(rows, feed_timeout=120)
         assert cluster.inference(spark.range(0, 300, 1, 6), "twice long").count() == 300
     found["rounds"] = cluster.join()
     servers = {"num_workers": 1, "num_ps": 1, "chief": True, "ports": _PORTS["servers"]}
     with tfos.Cluster(spark, coordinated(coordinate), **servers) as cluster:
-        begin("servers", cluster).train(rows, timeout=120)
+        begin("servers", cluster).train(rows, feed_timeout=120)
         found["servers"] = [[each.host, each.port] for each in cluster.nodes]
     jax = {"env": {"KERAS_BACKEND": "jax"}, "ports": _PORTS["jax"]}
     with tfos.Cluster(spark, shown(train_on_jax), num_workers=2, **jax) as cluster:
-        begin("jax", cluster).train(rows, timeout=120)
+        begin("jax", cluster).train(rows, feed_timeout=120)
         found["jax"] = cluster.join()
     return found, drivers
 

@@ -47,7 +47,7 @@ def _about(args, ctx):
 def _drive(spark):
     find_slots(spark.sparkContext, 2, 2, 60.0, had=2)
     with tfos.Cluster(spark, _about, {"batch_size": 10}, num_workers=2) as cluster:
-        cluster.train(small_frame(spark, [40, 30, 50, 20]).repartition(4), timeout=200)
+        cluster.train(small_frame(spark, [40, 30, 50, 20]).repartition(4), feed_timeout=200)
         return [each.host for each in cluster.nodes], cluster.join()
 
 

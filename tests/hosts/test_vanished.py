@@ -15,7 +15,7 @@ def train(args, ctx):
 
 
 def drive(spark, args):
-    with tfos.Cluster(spark, train, args, num_workers=2, restarts=1, show="all") as cluster:
+    with tfos.Cluster(spark, train, args, num_workers=2, restarts=1, logs=tfos.Logs(show="all")) as cluster:
         print("placed", *(each.host for each in cluster.nodes), flush=True)
         cluster.train(slow_rows(spark))
         return cluster.join()

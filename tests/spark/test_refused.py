@@ -59,4 +59,4 @@ def test_what_is_no_dataframe(spark, tmp_path):
     with pytest.raises(tfos.SpecError, match="expected groups, as df.groupBy"):
         frames.aggregate(lambda x: x, spark.range(3))
     with pytest.raises(tfos.SpecError, match="there is no data to train on"):
-        tfos.run(spark, print, validation=spark.range(3))
+        tfos.run(spark, print, data=tfos.Data(None, validation=spark.range(3)))

@@ -74,7 +74,7 @@ def functions_of_ones_own(spark, data):
 
     found = tfos.run(spark, count, "this", data=data, num_workers=2)
     assert found == {"worker:0": ("this", 100), "worker:1": ("this", 100)}
-    assert tfos.run(spark, count, "this", data=data, num_workers=2, start="first_rows") == found
+    assert tfos.run(spark, count, "this", data=tfos.Data(data, start="first_rows"), num_workers=2) == found
 
     def fail(args, ctx):
         if ctx.index == 1:
@@ -95,7 +95,7 @@ def scripts(spark, directory):
         tfos.run_script(spark, path, ["7"])
     assert caught.value.exit_code == 7
     with pytest.raises(tfos.SpecError, match="log_dir='logs', grace=0.0: over Spark Connect .* leave these out"):
-        tfos.run_script(spark, path, log_dir="logs")
+        tfos.run_script(spark, path, logs="logs")
 
 
 def wait(spark, directory):

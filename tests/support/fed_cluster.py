@@ -75,7 +75,7 @@ def main():
     spark = SparkSession.builder.getOrCreate()
     for _ in range(_CLUSTERS):
         with tfos.Cluster(spark, count, num_workers=2) as cluster:
-            cluster.train(spark.range(0, _ROWS, 1, 6), timeout=60)
+            cluster.train(spark.range(0, _ROWS, 1, 6), feed_timeout=60)
             results = cluster.join().values()
         pids, hosts, epochs = zip(*results, strict=True)
         whole = all(sorted(sum(parts, [])) == list(range(_ROWS)) for parts in zip(*epochs, strict=True))

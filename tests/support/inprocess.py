@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
+import tensorflowonspark as tfos
 from tensorflowonspark import transport
 from tensorflowonspark.driver.feed.job import FeedRequest
 from tensorflowonspark.feed_messages import PartitionFed
@@ -188,7 +189,7 @@ def run_in_process(program, args, partitions, **how):
         Of the `FeedRequest`.
     """
     backend = LoopbackBackend(ThreadNodes(partitions))
-    cluster = cluster_on(backend, program, args, num_workers=len(partitions), hold=True)
+    cluster = cluster_on(backend, program, args, num_workers=len(partitions), nodes=tfos.Nodes(hold=True))
     cluster._start(FeedRequest(None, timeout=20.0, **how))
     return cluster.shutdown()
 

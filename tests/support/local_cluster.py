@@ -1,7 +1,9 @@
 """A cluster of real supervisors and nodes without Spark: threads of this process feed them and ask them."""
 
+from dataclasses import replace
 from threading import Event
 
+import tensorflowonspark as tfos
 from tensorflowonspark.driver.spark.local_nodes import LocalNodes
 from tests.support.backend import LoopbackBackend, PlayedStage, cluster_on
 from tests.support.inprocess import ThreadJob
@@ -19,10 +21,11 @@ class LocalNodes(LocalNodes):
         self._placed[number].set()
 
 
-def local_cluster(program, args=None, **settings):
+def local_cluster(program, args=None, *, nodes=None, **settings):
     """Return a cluster whose nodes are processes beside this one; it is fed lists of partitions, which are batches."""
 
     def submit(function, data, on_end, chosen=None):
         return ThreadJob(function, data, on_end, slots=4, mishaps=(), chosen=chosen)
 
-    return cluster_on(LoopbackBackend(LocalNodes, submit), program, args, **{"warm_nodes": False, **settings})
+    cold = replace(nodes or tfos.Nodes(), warm_nodes=False)
+    return cluster_on(LoopbackBackend(LocalNodes, submit), program, args, nodes=cold, **settings)

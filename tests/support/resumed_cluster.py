@@ -151,7 +151,7 @@ def main():
                 tfos.run(spark, train, args, data=data, **settings)
             else:
                 with tfos.Cluster(spark, train, args, **settings) as cluster:
-                    cluster.train(data, timeout=60)
+                    cluster.train(data, feed_timeout=60)
             found = counted(directory, _EPOCHS)
         once = not found.differences(range(_ROWS))
         print(json.dumps({"way": way, "begun": found.begun, "once": once}), flush=True)

@@ -10,11 +10,15 @@ import pytest
 
 import tensorflowonspark as tfos
 from tensorflowonspark import cli
-from tensorflowonspark.settings import ClusterSettings
 from tensorflowonspark.declarations import entries_of, keywords_of
+from tensorflowonspark.driver.feed.data import FeedSettings, with_todays_names
 from tensorflowonspark.node.feed.selection import DatasetOptions, FeatureOptions
+from tensorflowonspark.settings import ClusterSettings
 from tensorflowonspark.tfrecords.options import ReadOptions
+from tests.support.backend import cluster_on
 from tests.support.paths import ROOT
+from tests.support.scripted import ScriptedBackend
+from tools import settings_table
 
 _SPEC = importlib.util.spec_from_file_location("keywords", ROOT / "tools" / "keywords.py")
 keywords = importlib.util.module_from_spec(_SPEC)
@@ -22,6 +26,7 @@ _SPEC.loader.exec_module(keywords)
 
 TAKERS = [
     *[(tfos.Cluster, ClusterSettings), (tfos.run, ClusterSettings), (tfos.run_script, tfos.run)],
+    (tfos.Cluster.train, FeedSettings),
     *[(each, DatasetOptions) for each in (tfos.Context.dataset, tfos.Context.batches)],
     *[(each, DatasetOptions) for each in (tfos.Feed.dataset, tfos.Feed.batches)],
     *[(each.validation_dataset, FeatureOptions) for each in (tfos.Context, tfos.Feed)],
@@ -33,9 +38,9 @@ import tensorflowonspark as tfos
 from pyspark.sql import SparkSession
 
 def program(spark: SparkSession) -> None:
-    tfos.Cluster(spark, print, num_workers=(2, 8), hold=True, log_format="json", tls=None)
-    tfos.run(spark, print, restarts=tfos.RestartPolicy(3), start="first_rows", env={"A": "1"})
-    tfos.run_script(spark, "train.py", num_ps=1, report="run.html", warm_nodes=False)
+    tfos.Cluster(spark, print, num_workers=(2, 8), nodes=tfos.Nodes(hold=True), logs=tfos.Logs(log_format="json"))
+    tfos.run(spark, print, restarts=tfos.RestartPolicy(3), data=tfos.Data(spark.range(3), cache=None), env={"A": "1"})
+    tfos.run_script(spark, "train.py", num_ps=1, dashboard=8080, network=tfos.Network(tls=True), logs="logs")
 
 def node(ctx: tfos.Context, feed: tfos.CoordinatedFeed) -> None:
     ctx.dataset(64, features=["a", "b"], label="c", shapes={"a": (28, 28)}, seed=3, on_epoch_end=print)
@@ -50,8 +55,8 @@ def program(spark: SparkSession) -> None:
     tfos.Cluster(spark, print, worker=2)
     tfos.Cluster(spark, print, num_ps="one")
     tfos.run(spark, print, hold=True)
-    tfos.run(spark, print, log_format="xml")
-    tfos.run_script(spark, "train.py", tracking=True)
+    tfos.run(spark, print, logs=tfos.Logs(log_format="xml"))
+    tfos.run_script(spark, "train.py", dashboard=tfos.Dashboard(tracking=True))
 
 def node(ctx: tfos.Context) -> None:
     ctx.dataset(64, feature="a")
@@ -83,22 +88,107 @@ def test_an_unknown_keyword_is_an_error_as_of_any_function(taker, name):
         taker(None, print, workers=2)
 
 
-def test_tfos_run_has_an_option_for_each_keyword_of_run():
+def test_the_table_of_settings_is_that_of_the_declarations():
+    text = settings_table.PAGE.read_text()
+    assert settings_table.page(text) == text, "run `make keywords`"
+
+
+def test_each_setting_has_one_default_at_all_entrances():
     parser = cli._parser([])._subparsers._group_actions[0].choices["run"]
     options = {action.dest: action for action in parser._actions}
-    assert set(keywords_of(tfos.run)) <= set(options)
-    assert all(options[name].help for name in keywords_of(tfos.run))
+    params = tfos.ml.KerasEstimator().extractParamMap()
+    params = {param.name: value for param, value in params.items()}
+    for name, group, declared in settings_table.settings():
+        default = {"max_restarts": 0, "env": []}.get(name, declared.default)  # `restarts=0` is the short form
+        assert options[name].default == default, name
+        assert options[name].help
+        if group == "data":
+            assert keywords_of(tfos.Cluster.train)[name].default == default
+        param = settings_table.entrances(name, group)[2]
+        if param not in ("clusterOptions", "env"):
+            assert params.get(param) == default, name
+
+
+def test_a_call_has_at_most_fifteen_parameters():
+    assert {each: len(inspect.signature(each).parameters) for each in (tfos.Cluster, tfos.run)} == {
+        tfos.Cluster: 14,
+        tfos.run: 15,
+    }
+
+
+OLD = [
+    ({"log_dir": "l", "show": "all"}, {"logs": tfos.Logs(log_dir="l", show="all")}),
+    ({"dashboard": True, "metrics_port": 0}, {"dashboard": tfos.Dashboard(page_port=0, metrics_port=0)}),
+    ({"report": "run.html"}, {"dashboard": tfos.Dashboard(report="run.html")}),
+    ({"tls": True, "ports": "7000-7100"}, {"network": tfos.Network(tls=True, ports="7000-7100")}),
+    ({"hold": True, "grace": 0.0}, {"nodes": tfos.Nodes(hold=True, grace=0.0)}),
+    ({"logs": "l", "log_format": "json"}, {"logs": tfos.Logs(log_dir="l", log_format="json")}),
+]
+
+
+@pytest.mark.parametrize(("former", "now"), OLD)
+def test_a_setting_by_itself_works_with_a_warning_that_names_its_object(former, now):
+    with pytest.warns(
+        DeprecationWarning, match=r"works until 3.1: write \w+=(Logs|Dashboard|Network|Nodes)\("
+    ) as given:
+        cluster = cluster_on(ScriptedBackend(), **former)
+    assert cluster._config == cluster_on(ScriptedBackend(), **now)._config
+    assert {each.filename for each in given} == {cluster_on.__code__.co_filename}  # the line of the program
+
+
+def test_former_names_of_a_feed():
+    with pytest.warns(DeprecationWarning, match="timeout= works until 3.1: write feed_timeout=3.0"):
+        assert with_todays_names({"timeout": 3.0}) == {"feed_timeout": 3.0}
+    with pytest.warns(DeprecationWarning, match="shuffle= works until 3.1: write global_shuffle=True"):
+        assert with_todays_names({"shuffle": "global"}) == {"global_shuffle": True}
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"logs": 5}, r"logs=5: expected a directory, or Logs\(log_dir=, log_level=, log_format=, show=\)"),
+        ({"logs": tfos.Network()}, "expected a directory"),
+        ({"dashboard": "8080"}, "dashboard='8080': expected True, False, a port, or Dashboard"),
+        ({"dashboard": 70000}, "dashboard=70000: expected None or a port from 0"),
+        ({"network": "ib0"}, r"network='ib0': expected Network\(network_interface="),
+        ({"nodes": {"tls": True}}, r"expected Nodes\(gpus_per_node="),
+        ({"chief": 1}, "chief=1: expected True or False"),
+        ({"logs": tfos.Logs(show="all"), "log_dir": "l"}, r"log_dir='l' is given beside logs=Logs\(\.\.\.\)"),
+    ],
+)
+def test_settings_that_can_not_be(given, words):
+    with pytest.raises(tfos.SpecError, match=words):
+        cluster_on(ScriptedBackend(), **given)
 
 
 def test_options_by_type_and_unit():
     words = ["--no-warm-nodes", "--tls", "--ps-on-driver", "--validation", "test", "--start", "first_rows"]
-    words += ["--start-timeout", "2m", "--gpus-per-node", "2", "--log-level", "10", "--workers", "2:8", "train.py"]
+    words += ["--start-timeout", "2m", "--gpus-per-node", "2", "--log-level", "10", "--workers", "2:8"]
+    words += ["--restarts", "3", "--restart-scope", "node", "--restart-causes", "lost,died", "--restart-backoff", "5s"]
+    words += ["--cache", "none", "--files", "a,b", "--files", "c", "train.py"]
     options = cli._parser([]).parse_args(["run", *words])
-    found = {name: getattr(options, name) for name in keywords_of(tfos.run)}
-    differing = {name: each for name, each in found.items() if each != keywords_of(tfos.run)[name].default}
-    flags = {"warm_nodes": False, "tls": True, "ps_on_driver": True}
-    values = {"validation": "test", "start": "first_rows", "start_timeout": 120.0, "gpus_per_node": 2}
-    assert differing == flags | values | {"log_level": "10", "num_workers": (2, 8), "grace": 30.0, "env": []}
+    differing = {
+        name: getattr(options, name)
+        for name, _, declared in settings_table.settings()
+        if getattr(options, name) != declared.default
+    }
+    assert differing == {
+        "warm_nodes": False,
+        "tls": True,
+        "ps_on_driver": True,
+        "validation": "test",
+        "start": "first_rows",
+        "start_timeout": 120.0,
+        "gpus_per_node": 2,
+        "log_level": "10",
+        "num_workers": (2, 8),
+        "env": [],
+        "scope": "node",
+        "causes": ("lost", "died"),
+        "backoff": 5.0,
+        "cache": None,
+    }
+    assert options.files == ["a", "b", "c"]
 
 
 @pytest.mark.slow

@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _OWN = {name: each for name, each in keywords_of(ClusterSettings).items() if name not in (*GROUPS, "restarts")}
-_GROUPS: dict[str, Callable[..., Any]] = {"restarts": RestartPolicy, **GROUPS, "data": FeedSettings}  # whose fields are options, each by itself
+# Objects of settings, of which each field is an option by itself.
+_GROUPS: dict[str, Callable[..., Any]] = {"restarts": RestartPolicy, **GROUPS, "data": FeedSettings}
 _KEYWORDS = {**_OWN, **{name: each for kind in _GROUPS.values() for name, each in signature(kind).parameters.items()}}
 _SCRIPT = {name: each for name, each in keywords_of(run_script).items() if name in ("module", "working_dir", "files")}
 _TEXTS = texts_of(run_script, ClusterSettings, *_GROUPS.values())

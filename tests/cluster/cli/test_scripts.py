@@ -126,7 +126,7 @@ def test_output_of_one_node_and_files_of_all(spark, script, tmp_path, caplog):
         "sys.stdout.buffer.write(b'no \\xff UTF-8\\n')\n"
     )
     caplog.set_level("INFO")
-    tfos.run(spark, path, num_workers=2, show="worker:1", log_dir=str(tmp_path / "logs"))
+    tfos.run(spark, path, num_workers=2, logs=tfos.Logs(show="worker:1", log_dir=str(tmp_path / "logs")))
     assert "I am 1" in caplog.text
     assert "I am 0" not in caplog.text
     for index in (0, 1):
@@ -227,12 +227,12 @@ def test_the_directory_of_another_container_is_not_used(tmp_path, monkeypatch):
 def test_the_output_of_a_worker_that_a_restart_may_lack(spark, script, caplog):
     """A cluster of one to eight workers gets four slots; the name of the eighth is right all the same."""
     caplog.set_level("INFO")
-    tfos.run_script(spark, script("print('begun')"), num_workers=(1, 8), show="worker:7")
+    tfos.run_script(spark, script("print('begun')"), num_workers=(1, 8), logs=tfos.Logs(show="worker:7"))
     assert "begun" not in caplog.text
     with pytest.raises(
         tfos.SpecError, match="show='worker:8': expected all, chief, none or one of worker:0, worker:1, wor"
     ):
-        tfos.run_script(spark, script("pass"), num_workers=(1, 8), show="worker:8")
+        tfos.run_script(spark, script("pass"), num_workers=(1, 8), logs=tfos.Logs(show="worker:8"))
 
 
 @pytest.mark.masters("local-cluster")

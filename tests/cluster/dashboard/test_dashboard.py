@@ -29,7 +29,7 @@ def reports(args, ctx):
 @local
 def test_a_cluster_shows_its_nodes_and_metrics_while_it_runs(spark, tmp_path):
     pytest.importorskip("prometheus_client")
-    with tfos.Cluster(spark, reports, num_workers=2, dashboard=True, metrics_port=0) as cluster:
+    with tfos.Cluster(spark, reports, num_workers=2, dashboard=tfos.Dashboard(page_port=0, metrics_port=0)) as cluster:
         seen = states(cluster.dashboard_url)
         first = next(seen)
         assert first["roster"]["name"] == ["worker:0", "worker:1"]
@@ -59,7 +59,9 @@ def killed_once(args, ctx):
 
 @local
 def test_a_restart_is_on_the_page_that_stays_at_its_url(spark):
-    cluster = tfos.Cluster(spark, killed_once, num_workers=2, dashboard=True, restarts=1, heartbeat_timeout=10)
+    cluster = tfos.Cluster(
+        spark, killed_once, num_workers=2, dashboard=True, restarts=1, nodes=tfos.Nodes(heartbeat_timeout=10)
+    )
     with cluster:
         url = cluster.dashboard_url
         with ThreadPoolExecutor() as page:
@@ -78,11 +80,15 @@ def test_a_run_writes_its_report_also_when_it_fails(spark, tmp_path):
         raise ValueError("no such column")
 
     with pytest.raises(tfos.SpecError, match="report='.*' is a directory"):
-        tfos.run(spark, fails, report=str(tmp_path))
-    tfos.run(spark, lambda ctx: print("the only line", flush=True), report=str(tmp_path / "good.html"))
+        tfos.run(spark, fails, dashboard=tfos.Dashboard(report=str(tmp_path)))
+    tfos.run(
+        spark,
+        lambda ctx: print("the only line", flush=True),
+        dashboard=tfos.Dashboard(report=str(tmp_path / "good.html")),
+    )
     assert "the only line" in (tmp_path / "good.html").read_text()
     with pytest.raises(tfos.NodeError, match="no such column"):
-        tfos.run(spark, fails, report=str(tmp_path / "bad.html"))
+        tfos.run(spark, fails, dashboard=tfos.Dashboard(report=str(tmp_path / "bad.html")))
     report = (tmp_path / "bad.html").read_text()
     assert "a line before the failure" in report
     assert "no such column" in report

@@ -96,7 +96,9 @@ class Endless:
 def test_a_node_fails_while_threads_feed_it(program, words, cache):
     for _ in range(ROUNDS):
         with pytest.raises(tfos.NodeError) as caught:
-            with local_cluster(program, random.uniform(0, 0.6), num_workers=2, heartbeat_timeout=60) as cluster:
+            with local_cluster(
+                program, random.uniform(0, 0.6), num_workers=2, nodes=tfos.Nodes(heartbeat_timeout=60)
+            ) as cluster:
                 cluster.train([Endless() for _ in range(4)], cache=cache)
         assert words in str(caught.value)
 
@@ -166,7 +168,9 @@ def write(frame):
 def test_a_node_fails_while_it_is_fed(spark, program, cache, words):
     for _ in range(ROUNDS):
         with pytest.raises(tfos.NodeError) as caught:
-            with tfos.Cluster(spark, program, random.uniform(0, 0.6), num_workers=2, heartbeat_timeout=60) as cluster:
+            with tfos.Cluster(
+                spark, program, random.uniform(0, 0.6), num_workers=2, nodes=tfos.Nodes(heartbeat_timeout=60)
+            ) as cluster:
                 cluster.train(many_rows(spark), cache=cache)
         assert words in str(caught.value)
 
@@ -209,7 +213,7 @@ def test_rows_that_a_held_task_can_not_feed(spark):
     frame = spark.range(100).select("id", f.when(f.col("id") < 90, f.col("id") > 50).alias("flag"))
     for _ in range(ROUNDS):
         with pytest.raises(tfos.FeedError, match="the column 'flag', which marks the rows to validate on, is null"):
-            tfos.run(spark, lambda args, ctx: ctx.feed().rows, data=frame, validation="flag", num_workers=2)
+            tfos.run(spark, lambda args, ctx: ctx.feed().rows, data=tfos.Data(frame, validation="flag"), num_workers=2)
 
 
 @pytest.mark.slow
@@ -259,7 +263,7 @@ def test_a_node_that_is_stopped_while_it_is_fed():
     def program(args, ctx):
         return ctx.attempt, ctx.feed().rows
 
-    cluster = local_cluster(program, heartbeat_timeout=15, restarts=1)
+    cluster = local_cluster(program, nodes=tfos.Nodes(heartbeat_timeout=15), restarts=1)
     stopped = []
 
     def stop():

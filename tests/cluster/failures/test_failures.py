@@ -47,7 +47,10 @@ def test_a_program_that_raises(spark, hold):
             raise LookupError("nothing here")
         time.sleep(3600)
 
-    with pytest.raises(tfos.NodeError) as caught, tfos.Cluster(spark, program, num_workers=2, hold=hold) as cluster:
+    with (
+        pytest.raises(tfos.NodeError) as caught,
+        tfos.Cluster(spark, program, num_workers=2, nodes=tfos.Nodes(hold=hold)) as cluster,
+    ):
         cluster.join()
     error = caught.value
     assert error.node == "worker:1"
@@ -59,7 +62,10 @@ def test_a_program_that_raises(spark, hold):
 
 @pytest.mark.parametrize("hold", [False, pytest.param(True, marks=pytest.mark.smoke)], ids=["detached", "held"])
 def test_a_node_that_is_killed(spark, hold):
-    with pytest.raises(tfos.NodeError), tfos.Cluster(spark, sleep, num_workers=2, hold=hold) as cluster:
+    with (
+        pytest.raises(tfos.NodeError),
+        tfos.Cluster(spark, sleep, num_workers=2, nodes=tfos.Nodes(hold=hold)) as cluster,
+    ):
         error, seconds = killed_while_joining(cluster, lambda: node_of(cluster, 1).kill())
         assert (error.node, error.reason) == ("worker:1", "its process was ended by SIGKILL")
         assert "asleep" in error.output
@@ -277,7 +283,9 @@ def test_out_of_memory_is_called_by_its_name(spark, tmp_path):
 
     try:
         with pytest.raises(tfos.NodeError) as caught:
-            tfos.run(spark, program, str(group), warm_nodes=False)  # so that its parent is the supervisor, which counts
+            tfos.run(
+                spark, program, str(group), nodes=tfos.Nodes(warm_nodes=False)
+            )  # so that its parent is the supervisor, which counts
         assert caught.value.reason == "it ran out of memory: the kernel killed its process"
         assert "spark.executor.memoryOverhead" in caught.value.advice
     finally:

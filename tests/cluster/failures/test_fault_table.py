@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+import tensorflowonspark as tfos
 from tests.support.inprocess import partitions_of
 from tests.support.local_cluster import local_cluster
 from tests.support.processes import node_of
@@ -46,7 +47,7 @@ def threads_and_signals(args, ctx):
 
 
 def test_threads_and_signals_of_a_program():
-    with local_cluster(threads_and_signals, heartbeat_timeout=10) as cluster:
+    with local_cluster(threads_and_signals, nodes=tfos.Nodes(heartbeat_timeout=10)) as cluster:
         assert cluster.join() == {"worker:0": ["SIGUSR1"]}
     with pytest.raises(KeyboardInterrupt), local_cluster(threads_and_signals, num_workers=2) as cluster:
         wait_for(lambda: cluster._monitor.nodes[0].returned)

@@ -28,14 +28,14 @@ def fails(spark, program, **settings):
     """Run a program that hangs; return the error, and the seconds after which it came."""
     begin = time.monotonic()
     with pytest.raises(tfos.NodeError) as caught:
-        tfos.run(spark, program, num_workers=2, heartbeat_timeout=_SILENCE_SECONDS, **settings)
+        tfos.run(spark, program, num_workers=2, nodes=tfos.Nodes(heartbeat_timeout=_SILENCE_SECONDS), **settings)
     return caught.value, time.monotonic() - begin
 
 
 @pytest.mark.parametrize("silence", [0, -1, "soon"])
 def test_a_time_that_can_not_be_right_is_refused(spark, silence):
     with pytest.raises(tfos.SpecError, match="heartbeat_timeout=.*expected seconds above 0"):
-        tfos.Cluster(spark, lambda args, ctx: None, heartbeat_timeout=silence)
+        tfos.Cluster(spark, lambda args, ctx: None, nodes=tfos.Nodes(heartbeat_timeout=silence))
 
 
 @pytest.mark.smoke
@@ -44,7 +44,9 @@ def test_a_node_that_is_stopped(spark):
         time.sleep(3600)
 
     with pytest.raises(tfos.NodeError) as caught:
-        with tfos.Cluster(spark, program, num_workers=2, heartbeat_timeout=_SILENCE_SECONDS) as cluster:
+        with tfos.Cluster(
+            spark, program, num_workers=2, nodes=tfos.Nodes(heartbeat_timeout=_SILENCE_SECONDS)
+        ) as cluster:
             time.sleep(1)
             node_of(cluster, 1).send_signal(signal.SIGSTOP)
             begin = time.monotonic()
@@ -67,7 +69,9 @@ def test_a_worker_that_computes_before_it_makes_its_strategy():
         add = tf.function(lambda: strategy.reduce("SUM", strategy.run(lambda: tf.constant(1.0)), axis=None))
         return float(add())
 
-    with local_cluster(program, 3 * _SILENCE_SECONDS, num_workers=2, heartbeat_timeout=_SILENCE_SECONDS) as cluster:
+    with local_cluster(
+        program, 3 * _SILENCE_SECONDS, num_workers=2, nodes=tfos.Nodes(heartbeat_timeout=_SILENCE_SECONDS)
+    ) as cluster:
         assert cluster.join() == {"worker:0": 2.0, "worker:1": 2.0}
 
 
@@ -78,7 +82,7 @@ def test_a_node_that_is_stopped_while_it_waits():
         ctx.feed()
 
     with pytest.raises(tfos.NodeError, match="worker:0 on .* is stopped") as caught:
-        with local_cluster(program, heartbeat_timeout=1.0) as cluster:
+        with local_cluster(program, nodes=tfos.Nodes(heartbeat_timeout=1.0)) as cluster:
             wait_for(lambda: cluster._monitor.nodes[0].idle)
             node_of(cluster, 0).send_signal(signal.SIGSTOP)
             wait_for(lambda: cluster._monitor.failure(), seconds=1.0 + _MARGIN_SECONDS)
@@ -145,7 +149,7 @@ def test_a_worker_that_waits_for_an_eager_collective():
             strategy.run(lambda: tf.distribute.get_replica_context().all_reduce("SUM", tf.constant(1.0)))
 
     with pytest.raises(tfos.NodeError) as caught:
-        with local_cluster(program, num_workers=2, heartbeat_timeout=_SILENCE_SECONDS) as cluster:
+        with local_cluster(program, num_workers=2, nodes=tfos.Nodes(heartbeat_timeout=_SILENCE_SECONDS)) as cluster:
             cluster.join()
     assert caught.value.node == "worker:1"
     assert "waits in TensorFlow" in caught.value.reason
@@ -173,7 +177,7 @@ def test_who_computes_or_waits_with_reason_lives(spark):
         time.sleep(5)
         return rows
 
-    with tfos.Cluster(spark, program, num_workers=2, heartbeat_timeout=2.0) as cluster:
+    with tfos.Cluster(spark, program, num_workers=2, nodes=tfos.Nodes(heartbeat_timeout=2.0)) as cluster:
         time.sleep(18)
         cluster.train(spark.range(10))
         assert cluster.shutdown() == {"worker:0": 10, "worker:1": 10}
@@ -192,7 +196,7 @@ def test_a_stopped_node_is_reported_not_those_that_lost_it(spark):
         raise UnavailableError("worker 1 is gone")
 
     with pytest.raises(tfos.NodeError, match="worker:1 on .* is stopped"):
-        tfos.run(spark, program, num_workers=2, heartbeat_timeout=60)
+        tfos.run(spark, program, num_workers=2, nodes=tfos.Nodes(heartbeat_timeout=60))
 
 
 class Proxy:
@@ -254,7 +258,9 @@ def test_a_network_that_drops_packets_between_two_nodes(spark, monkeypatch):
     monkeypatch.setattr("tensorflowonspark.driver.members.Membership._send_all", send_members)
     with tempfile.TemporaryDirectory() as directory, pytest.raises(tfos.NodeError) as caught:
         begun = Path(directory, "begun")
-        with tfos.Cluster(spark, program, str(begun), num_workers=2, heartbeat_timeout=_SILENCE_SECONDS) as cluster:
+        with tfos.Cluster(
+            spark, program, str(begun), num_workers=2, nodes=tfos.Nodes(heartbeat_timeout=_SILENCE_SECONDS)
+        ) as cluster:
             while not begun.exists():
                 cluster._check()
                 time.sleep(0.1)

@@ -65,10 +65,10 @@ def test_rows_to_validate_on_come_apart(spark, way):
 def test_a_held_stage_feeds_rows_to_validate_on_too(spark, given):
     frame = spark.range(100).withColumn("held_out", f.col("id") % 10 == 0)
     if given == "column":
-        results = tfos.run(spark, read_both, num_workers=2, data=frame, validation="held_out")
+        results = tfos.run(spark, read_both, num_workers=2, data=tfos.Data(frame, validation="held_out"))
     else:
         train, validation = (frame.where(each).drop("held_out") for each in ("not held_out", "held_out"))
-        results = tfos.run(spark, read_both, num_workers=2, data=train, validation=validation)
+        results = tfos.run(spark, read_both, num_workers=2, data=tfos.Data(train, validation=validation))
     assert sorted(sum((each["validation"] for each in results.values()), [])) == list(range(0, 100, 10))
     assert sorted(sum((each["train"] for each in results.values()), [])) == [i for i in range(100) if i % 10]
 

@@ -68,7 +68,7 @@ def test_training_begins_before_the_last_rows_have_come(spark, tmp_path):
     late = frame.mapInArrow(after_the_first_step(str(tmp_path)), frame.schema)
     args = {"directory": str(tmp_path)}
     with tfos.Cluster(spark, fit, args, num_workers=2) as cluster:
-        cluster.train(late, validation=frame.limit(10), start="first_rows", timeout=60)
+        cluster.train(late, validation=frame.limit(10), start="first_rows", feed_timeout=60)
         results = cluster.join()
     assert {rows for _, _, rows, _ in results.values()} == {80, 120}
     for epochs, iterations, _, history in results.values():
@@ -81,7 +81,7 @@ def test_held_nodes_begin_with_the_first_rows(spark, tmp_path):
     frame = small_frame(spark, [60, 140])
     args = {"directory": str(tmp_path)}
     results = tfos.run(
-        spark, fit, args, num_workers=2, data=frame, validation=frame.where("id < 10"), start="first_rows"
+        spark, fit, args, num_workers=2, data=tfos.Data(frame, validation=frame.where("id < 10"), start="first_rows")
     )
     assert sum(rows for _, _, rows, _ in results.values()) == 200
     for epochs, iterations, rows, history in results.values():
@@ -100,7 +100,7 @@ def test_a_restart_feeds_anew_and_resumes_after_the_first_epoch(spark, tmp_path,
     args = {"directory": str(tmp_path), "dies_at": dies_at}
     frame, settings = small_frame(spark, [40, 80, 40, 40]), {"num_workers": 2, "restarts": 1}
     if held:
-        results = tfos.run(spark, fit, args, data=frame, start="first_rows", **settings)
+        results = tfos.run(spark, fit, args, data=tfos.Data(frame, start="first_rows"), **settings)
     else:
         with tfos.Cluster(spark, fit, args, **settings) as cluster:
             cluster.train(frame, start="first_rows", cache="memory")
@@ -128,7 +128,7 @@ def pass_over_parts(args, ctx):
 @pytest.mark.slow
 def test_each_row_of_a_held_cluster_comes_once_though_a_node_is_killed(spark):
     frame = spark.range(0, 200_000, 1, 4).selectExpr("id", "repeat('x', 16) as text")  # 2 MB or more for each node
-    results = tfos.run(spark, pass_over_parts, num_workers=2, data=frame, start="first_rows", restarts=1)
+    results = tfos.run(spark, pass_over_parts, num_workers=2, data=tfos.Data(frame, start="first_rows"), restarts=1)
     assert {attempt for attempt, _ in results.values()} == {1}
     for epoch in range(2):
         passes = [found[epoch] for _, found in results.values()]
@@ -178,6 +178,6 @@ def test_what_does_not_go_with_first_rows_is_refused(spark):
         with pytest.raises(tfos.FeedError, match=r"start='first_rows' the rows to validate on must be a DataFrame"):
             cluster.train(flagged, validation="held_out", start="first_rows")
     with pytest.raises(tfos.SpecError, match="start='soon': expected 'all_rows' or 'first_rows'"):
-        tfos.run(spark, lambda ctx: None, data=frame, start="soon")
+        tfos.run(spark, lambda ctx: None, data=tfos.Data(frame, start="soon"))
     with pytest.raises(tfos.SpecError, match="start='first_rows': there is no data to train on"):
-        tfos.run(spark, lambda ctx: None, start="first_rows")
+        tfos.run(spark, lambda ctx: None, data=tfos.Data(None, start="first_rows"))

@@ -129,7 +129,7 @@ def _sleeps(args, ctx):
 def test_a_program_that_does_not_answer_is_named(spark, program, words, tmp_path):
     begin = time.monotonic()
     with pytest.raises(tfos.FeedError, match=f"(?s)the program of worker:0 on .* has not called ctx.serve.*{words}"):
-        with tfos.Cluster(spark, program, tmp_path / "begun", heartbeat_timeout=1) as cluster:
+        with tfos.Cluster(spark, program, tmp_path / "begun", nodes=tfos.Nodes(heartbeat_timeout=1)) as cluster:
             if program is _waits_for_rows:
                 cluster.train(spark.range(10))
             if program is _sleeps:

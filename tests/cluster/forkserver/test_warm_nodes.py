@@ -86,7 +86,9 @@ def test_training_is_the_same_as_with_fresh_nodes(spark, warm):
             keras.utils.set_random_seed(7)
             return began, fit(args, ctx)
 
-        with tfos.Cluster(spark, program, {"batch_size": 16}, num_workers=2, warm_nodes=warm_nodes) as cluster:
+        with tfos.Cluster(
+            spark, program, {"batch_size": 16}, num_workers=2, nodes=tfos.Nodes(warm_nodes=warm_nodes)
+        ) as cluster:
             cluster.train(small_frame(spark, [40, 40]))
             results = cluster.join()
         assert [began for began, _ in results.values()] == [warm_nodes, warm_nodes]
@@ -102,9 +104,9 @@ def test_tf_keras_and_other_environments_get_fresh_nodes(spark, warm):
 
         return is_warm(), tf.keras.__name__.split(".")[0]
 
-    results = tfos.run(spark, program, env={"TF_USE_LEGACY_KERAS": "1"}, warm_nodes=True)
+    results = tfos.run(spark, program, env={"TF_USE_LEGACY_KERAS": "1"}, nodes=tfos.Nodes(warm_nodes=True))
     assert results["worker:0"] == (False, "tf_keras")
-    assert not tfos.run(spark, program, warm_nodes=False)["worker:0"][0]
+    assert not tfos.run(spark, program, nodes=tfos.Nodes(warm_nodes=False))["worker:0"][0]
 
 
 @pytest.mark.masters("local")
@@ -113,7 +115,7 @@ def test_a_cluster_without_tensorflow_starts_no_fork_server(spark):
         server.kill()
         server.wait(5)
     assert tfos.run(spark, lambda args, ctx: "tensorflow" in sys.modules) == {"worker:0": False}
-    tfos.run(spark, look, warm_nodes=False)
+    tfos.run(spark, look, nodes=tfos.Nodes(warm_nodes=False))
     assert not fork_servers()
 
 

@@ -134,7 +134,9 @@ def train_with_checkpoints(args, ctx):
 def run(spark, program, args, workers=2, sizes=(50, 23), **options):
     frame = small_frame(spark, list(sizes)).cache()
     validation = frame.where("id % 5 = 0")
-    return tfos.run(spark, program, args, num_workers=workers, data=frame, validation=validation, env=JAX, **options)
+    return tfos.run(
+        spark, program, args, num_workers=workers, data=tfos.Data(frame, validation=validation), env=JAX, **options
+    )
 
 
 @pytest.mark.slow
@@ -242,7 +244,7 @@ def stream(_, ctx):
 @pytest.mark.slow
 def test_rows_are_taken_as_they_arrive(spark):
     frame = small_frame(spark, [50, 23])
-    results = tfos.run(spark, stream, num_workers=2, data=frame, env=JAX, start="first_rows")
+    results = tfos.run(spark, stream, num_workers=2, data=tfos.Data(frame, start="first_rows"), env=JAX)
     assert len({str(each) for each in results.values()}) == 1
     assert results["worker:0"][1] >= 5
 

@@ -129,7 +129,7 @@ def steps_of_a_fit(_args, ctx):
 def test_three_workers_take_the_steps_of_one_process(spark):
     """Their shares of a batch of eight are 3, 3 and 2: each takes the smallest one in turn."""
     df = spark.range(64, numPartitions=3).selectExpr("float(1) as x", "float(2) as y")
-    results = tfos.run(spark, steps_of_a_fit, None, num_workers=3, data=df, show="none")
+    results = tfos.run(spark, steps_of_a_fit, None, num_workers=3, data=df, logs=tfos.Logs(show="none"))
     assert [steps for steps, _ in results.values()] == [16, 16, 16]
     np.testing.assert_allclose([weight for _, weight in results.values()], 2 - 0.98**16, rtol=1e-5)
 

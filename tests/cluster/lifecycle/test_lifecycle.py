@@ -101,7 +101,7 @@ def test_slots_that_other_jobs_hold_are_waited_for_and_named(spark):
     job = SparkJob(spark, "occupies all slots", busy.collect, lambda: None)
     wait_for(lambda: job.tasks()[1] == 4)
     with pytest.raises(tfos.StartError, match=r"worker:0 \(not connected.*other jobs may hold the slots"):
-        tfos.Cluster(spark, where, num_workers=2, start_timeout=2.0).start()
+        tfos.Cluster(spark, where, num_workers=2, nodes=tfos.Nodes(start_timeout=2.0)).start()
     job.cancel()
     job.wait(20)
 
@@ -164,7 +164,7 @@ def test_output_below_the_level_stays_on_the_executor(spark, caplog):
         print("quiet")
         print("WARNING:root:loud")
 
-    tfos.run(spark, talk, log_level="WARNING")
+    tfos.run(spark, talk, logs=tfos.Logs(log_level="WARNING"))
     assert "[worker:0] WARNING:root:loud" in caplog.messages
     assert "[worker:0] quiet" not in caplog.messages
 

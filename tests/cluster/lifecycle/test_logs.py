@@ -26,7 +26,7 @@ def talks(args, ctx):
 def test_of_two_workers_the_chiefs_lines_and_new_warnings_are_shown(spark, tmp_path, caplog, monkeypatch):
     monkeypatch.setattr(console, "_hinted", [])
     caplog.set_level("INFO", "tensorflowonspark.nodes")
-    tfos.run(spark, talks, num_workers=2, log_dir=str(tmp_path / "logs"))
+    tfos.run(spark, talks, num_workers=2, logs=str(tmp_path / "logs"))
     lines = {line for line in caplog.messages if line.startswith("[")}
     shared = {line for line in lines if "both are slow" in line}
     assert len(shared) == 1 or shared == {f"[worker:{index}] WARNING:root:both are slow: {index}" for index in (0, 1)}
@@ -55,7 +55,7 @@ def dies(how, ctx):
 )
 def test_the_end_of_a_node_is_in_its_file(spark, tmp_path, how, words):
     with pytest.raises(tfos.NodeError):
-        tfos.run(spark, dies, how, log_dir=str(tmp_path))
+        tfos.run(spark, dies, how, logs=str(tmp_path))
     text = (tmp_path / "worker-0.log").read_text()
     assert "the last line\n" in text
     assert words in text.split("the last line\n")[1]
@@ -69,8 +69,8 @@ def test_files_in_an_object_store_and_json(spark, bucket):
         spark.conf.set(name, value)
     try:
         with pytest.raises(tfos.SpecError, match="log_dir='s3a://missing/logs' can't be written to"):
-            tfos.run(spark, talks, log_dir="s3a://missing/logs")
-        tfos.run(spark, talks, num_workers=2, log_dir="s3a://bucket/nodes-logs", log_format="json")
+            tfos.run(spark, talks, logs="s3a://missing/logs")
+        tfos.run(spark, talks, num_workers=2, logs=tfos.Logs(log_dir="s3a://bucket/nodes-logs", log_format="json"))
         files, within = storage.file_system("s3a://bucket/nodes-logs")
         found = {Path(path).name: files.cat(path).decode() for path in files.find(within)}
     finally:

@@ -41,7 +41,7 @@ def test_a_killed_worker_is_left_out_and_nobody_is_restarted():
 
 def test_a_worker_that_stands_still_is_left_out_once_it_is_given_up():
     args = {"rounds": 6, "victim": 1, "signal": signal.SIGSTOP}
-    with local_cluster(train, args, num_workers=3, heartbeat_timeout=3.0) as cluster:
+    with local_cluster(train, args, num_workers=3, nodes=tfos.Nodes(heartbeat_timeout=3.0)) as cluster:
         results = cluster.shutdown(60)
     assert set(results) == {"worker:0", "worker:2"}
 

@@ -21,7 +21,7 @@ def read(ctx):
 def test_sorted_rows_come_to_all_workers(spark, shuffle):
     rows = spark.range(0, 400, 1, 2).select("id", (f.col("id") / 200).cast("int").alias("label"))
     with tfos.Cluster(spark, read, num_workers=2) as cluster:
-        cluster.train(rows, shuffle=shuffle, rebalance=False)
+        cluster.train(rows, global_shuffle=shuffle == "global", rebalance=False)
         results = cluster.join()
     labels = [labels for labels, _ in results.values()]
     assert set().union(*(ids for _, ids in results.values())) == set(range(400))

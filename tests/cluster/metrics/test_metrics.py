@@ -46,7 +46,7 @@ def slow(rows, seconds, begun):
 @pytest.mark.masters("local")
 def test_the_metrics_of_fit_name_its_epochs_rows_and_the_worker_that_the_others_wait_for(spark):
     args = {"epochs": 5, "sleep": 0.04, "validates": True}
-    with tfos.Cluster(spark, fit, args, num_workers=2, heartbeat_timeout=5.0) as cluster:
+    with tfos.Cluster(spark, fit, args, num_workers=2, nodes=tfos.Nodes(heartbeat_timeout=5.0)) as cluster:
         assert cluster.metrics().state == "running"
         cluster.train(small_frame(spark, [60, 60]), validation=small_frame(spark, [8]))
         cluster.join()

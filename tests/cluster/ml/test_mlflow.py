@@ -193,7 +193,7 @@ def test_nothing_is_logged_without_a_run_or_with_tracking_none(spark, mlflow):
     before = len(client.search_runs(["0"]))
     tfos.run(spark, report, {"epochs": 1})
     with mlflow.start_run() as run:
-        tfos.run(spark, report, {"epochs": 1}, tracking="none")
+        tfos.run(spark, report, {"epochs": 1}, dashboard=tfos.Dashboard(tracking="none"))
         options = {"tracking": "none", "log_level": "WARNING"}
         KerasEstimator(build, clusterOptions=options).fit(rows(spark))
     params, metrics, tags = logged(mlflow, run)

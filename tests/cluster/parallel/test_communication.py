@@ -33,7 +33,9 @@ def show(args, ctx):
 def test_nodes_have_the_address_of_the_interface(spark, wanted):
     address = interfaces()[wanted]
     pattern = wanted if wanted == "lo" else f"{address}/32"
-    for host, cluster, environment in tfos.run(spark, show, num_workers=2, network_interface=pattern).values():
+    for host, cluster, environment in tfos.run(
+        spark, show, num_workers=2, network=tfos.Network(network_interface=pattern)
+    ).values():
         assert host == address
         assert {each.rpartition(":")[0] for each in cluster["worker"]} == {address}
         assert environment["NCCL_SOCKET_IFNAME"] == f"={wanted}"
@@ -45,7 +47,7 @@ def test_nodes_have_the_address_of_the_interface(spark, wanted):
 )
 def test_a_host_without_the_interface_is_named_with_those_that_it_has(spark, options):
     with pytest.raises(tfos.StartError) as caught:
-        tfos.run(spark, show, num_workers=1, chief=True, network_interface="ib7", **options)
+        tfos.run(spark, show, num_workers=1, chief=True, network=tfos.Network(network_interface="ib7"), **options)
     lines = str(caught.value).splitlines()
     assert lines[0] == "the cluster did not come up:"
     for node in ("chief:0", "worker:0", *(["ps:0"] if options else [])):
@@ -59,7 +61,7 @@ def test_variables_of_the_driver_for_communication_are_passed_on(monkeypatch):
     monkeypatch.setenv("NCCL_DEBUG", "INFO")
     monkeypatch.setenv("GRPC_VERBOSITY", "ERROR")
     monkeypatch.setenv("NCCL_SOCKET_IFNAME", "eth9")
-    cluster = local_cluster(show, env={"NCCL_DEBUG": "WARN"}, network_interface="lo")
+    cluster = local_cluster(show, env={"NCCL_DEBUG": "WARN"}, network=tfos.Network(network_interface="lo"))
     for name in ("NCCL_IB_HCA", "GRPC_VERBOSITY"):  # the nodes are to have them from the cluster's settings
         monkeypatch.delenv(name)
     with cluster:

@@ -176,7 +176,9 @@ def test_a_worker_that_is_started_again_trains_on_its_rows(spark, tmp_path):
     """It comes back at its address, where TensorFlow finds it, and passes over its rows anew."""
     alone = tfos.RestartPolicy(scope="node")
     program = coordinated(pauses)
-    with tfos.Cluster(spark, program, str(tmp_path), restarts=alone, warm_nodes=False, **SIZES) as cluster:
+    with tfos.Cluster(
+        spark, program, str(tmp_path), restarts=alone, nodes=tfos.Nodes(warm_nodes=False), **SIZES
+    ) as cluster:
         before = cluster.nodes
         Thread(target=kill_in_pause, args=(cluster, tmp_path), daemon=True).start()
         cluster.train(small_frame(spark, [300, 200]))

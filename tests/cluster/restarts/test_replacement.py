@@ -11,9 +11,9 @@ import psutil
 import pytest
 
 import tensorflowonspark as tfos
-from tensorflowonspark.restart_policy import RestartPolicy
 from tensorflowonspark.driver.feed.job import FeedRequest
 from tensorflowonspark.node.collectives import NodeCollectives
+from tensorflowonspark.restart_policy import RestartPolicy
 from tests.support.inprocess import partitions_of
 from tests.support.local_cluster import local_cluster
 from tests.support.processes import has_ended, node_of
@@ -83,7 +83,9 @@ def strike(cluster, what, number):
 @pytest.mark.parametrize("hold", [False, True], ids=["detached", "held"])
 @pytest.mark.parametrize("what", ["node", "supervisor"])
 def test_the_others_keep_their_processes_and_learn_the_new_address(spark, tmp_path, what, hold):
-    with tfos.Cluster(spark, waits_for_files, tmp_path, num_workers=2, restarts=alone, hold=hold) as cluster:
+    with tfos.Cluster(
+        spark, waits_for_files, tmp_path, num_workers=2, restarts=alone, nodes=tfos.Nodes(hold=hold)
+    ) as cluster:
         wait_for((tmp_path / "1-0").exists)
         victim = node_of(cluster, 1)
         before = pids(cluster)
@@ -106,7 +108,9 @@ def test_the_others_keep_their_processes_and_learn_the_new_address(spark, tmp_pa
 @pytest.mark.masters("standalone")
 @pytest.mark.parametrize("hold", [False, True], ids=["detached", "held"])
 def test_the_executor_of_a_node_is_replaced_and_the_others_stay(spark, tmp_path, hold):
-    with tfos.Cluster(spark, waits_for_files, tmp_path, num_workers=2, restarts=alone, hold=hold) as cluster:
+    with tfos.Cluster(
+        spark, waits_for_files, tmp_path, num_workers=2, restarts=alone, nodes=tfos.Nodes(hold=hold)
+    ) as cluster:
         wait_for((tmp_path / "1-0").exists)
         before = pids(cluster)
         strike(cluster, "executor", 1)
@@ -153,7 +157,7 @@ def test_run_feeds_a_node_that_is_started_again(spark):
         return ctx.attempt, rows, held_out
 
     results = tfos.run(
-        spark, train, data=spark.range(100), validation=spark.range(100, 130), num_workers=2, restarts=alone
+        spark, train, data=tfos.Data(spark.range(100), validation=spark.range(100, 130)), num_workers=2, restarts=alone
     )
     assert [result[0] for result in results.values()] == [1, 0]
     assert sorted(row for _, rows, _ in results.values() for row in rows) == list(range(100))
@@ -270,7 +274,9 @@ def test_failures_at_random_lose_no_row(seed):
     draw = random.Random(seed)
     sizes = [draw.randrange(60) for _ in range(8)]
     policy = RestartPolicy(20, backoff=0.05, scope="node")
-    with local_cluster(passes_over_all, num_workers=3, restarts=policy, heartbeat_timeout=2.0) as cluster:
+    with local_cluster(
+        passes_over_all, num_workers=3, restarts=policy, nodes=tfos.Nodes(heartbeat_timeout=2.0)
+    ) as cluster:
         striker = Thread(target=strike_some, args=(cluster, draw))
         striker.start()
         slow = [SlowPartition(each) for each in partitions_of(sizes)]

@@ -65,7 +65,7 @@ def run(spark, rows, args, workers, way):
         data = {"data": rows, "start": way["start"]} if way.get("feeds") else {}
         return tfos.run(spark, train, args, num_workers=workers, **data)["worker:0"]
     with tfos.Cluster(spark, train, args, num_workers=workers) as cluster:
-        cluster.train(rows, timeout=60)
+        cluster.train(rows, feed_timeout=60)
         return cluster.shutdown()["worker:0"]
 
 

@@ -75,7 +75,7 @@ def test_clusters_that_hold_all_slots_wait_longer_than_a_start_may_take(spark):
 
     def run(seconds):
         program = lambda: time.sleep(seconds)  # noqa: E731
-        results.append(tfos.run(spark, program, num_workers=4, start_timeout=6.0))
+        results.append(tfos.run(spark, program, num_workers=4, nodes=tfos.Nodes(start_timeout=6.0)))
 
     threads = [Thread(target=run, args=(8,)) for _ in range(2)]
     for thread in threads:
@@ -117,7 +117,7 @@ def test_a_trial_that_is_not_promising_is_ended(spark):
     pruner = optuna.pruners.ThresholdPruner(upper=1.0)
 
     def objective(trial):
-        return tfos.run(spark, epochs_of(losses[trial.number]), log_level="ERROR")["worker:0"]
+        return tfos.run(spark, epochs_of(losses[trial.number]), logs=tfos.Logs(log_level="ERROR"))["worker:0"]
 
     begin = time.monotonic()
     study = tfos.tune(optuna.create_study(pruner=pruner), objective, spark, n_trials=3, concurrent=2)

@@ -84,7 +84,7 @@ def test_steps_that_compute_are_named_in_one_line(spark, caplog):
 def test_with_a_higher_log_level_the_line_is_not_shown(spark, caplog):
     caplog.set_level(logging.INFO, "tensorflowonspark.nodes")
     args = {"epochs": 3, "step": 0.02}
-    with tfos.Cluster(spark, loop, args, num_workers=2, log_level="WARNING") as cluster:
+    with tfos.Cluster(spark, loop, args, num_workers=2, logs=tfos.Logs(log_level="WARNING")) as cluster:
         cluster.train(small_frame(spark, [100, 100]))
         assert cluster.advice.startswith("computing bounded it: ")
     assert "[training]" not in caplog.text

@@ -94,7 +94,9 @@ def test_only_the_user_can_enter_where_sockets_are(spark):
 @pytest.mark.masters("local")
 @pytest.mark.parametrize("tls", [False, True])
 def test_what_listens_listens_where_it_is_needed(spark, tls):
-    with tfos.Cluster(spark, lambda args, ctx: list(ctx.feeds()) and None, num_workers=2, tls=tls) as cluster:
+    with tfos.Cluster(
+        spark, lambda args, ctx: list(ctx.feeds()) and None, num_workers=2, network=tfos.Network(tls=tls)
+    ) as cluster:
         ours = {cluster._address[1]}
         for process in [psutil.Process(), *(psutil.Process(node.pid) for node in cluster.nodes)]:
             for each in [process, *process.children(recursive=True)]:
@@ -114,9 +116,11 @@ def test_a_whole_cluster_with_tls(spark):
         ctx.serve(lambda ids: ids * 2)
         return rows
 
-    with tfos.Cluster(spark, program, num_workers=2, tls=True) as cluster:
+    with tfos.Cluster(spark, program, num_workers=2, network=tfos.Network(tls=True)) as cluster:
         assert cluster._credentials.certificate.startswith("-----BEGIN CERTIFICATE")
         cluster.train(spark.range(0, 1000, 1, 1))  # one worker gives half of it to the other
         assert sum(cluster.join().values()) == 1000
         assert [row.tenfold for row in cluster.inference(spark.range(3), "tenfold long").collect()] == [0, 2, 4]
-    assert tfos.run(spark, lambda args, ctx: ctx.feed().rows, num_workers=2, tls=True, data=spark.range(100))
+    assert tfos.run(
+        spark, lambda args, ctx: ctx.feed().rows, num_workers=2, network=tfos.Network(tls=True), data=spark.range(100)
+    )

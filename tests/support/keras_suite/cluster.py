@@ -95,7 +95,14 @@ def run_suite(
             watch = _Watch(directory, timeout)
             error = ""
             try:
-                tfos.run(spark, _program, plan, num_workers=2, log_level="ERROR", heartbeat_timeout=60)
+                tfos.run(
+                    spark,
+                    _program,
+                    plan,
+                    num_workers=2,
+                    logs=tfos.Logs(log_level="ERROR"),
+                    nodes=tfos.Nodes(heartbeat_timeout=60),
+                )
             except tfos.ClusterError as failure:
                 error = str(failure)
             finally:

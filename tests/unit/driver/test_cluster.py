@@ -138,7 +138,7 @@ def test_a_start_during_which_an_executor_is_lost_is_repeated_if_restarts_are_al
 def test_missing_nodes_are_named():
     backend = ScriptedBackend(lambda node: None)
     with pytest.raises(tfos.StartError, match=r"within 0.5 s .*waiting for worker:1 \(not connected"):
-        cluster_on(backend, num_workers=2, start_timeout=0.5).start()
+        cluster_on(backend, num_workers=2, nodes=tfos.Nodes(start_timeout=0.5)).start()
     assert backend.nodes[0].stopped.wait(5)
 
 
@@ -166,7 +166,7 @@ def test_a_cluster_that_was_not_started_has_nothing_to_wait_for():
 def test_a_supervisor_that_falls_silent_is_given_up():
     with (
         pytest.raises(tfos.NodeError, match=r"no heartbeat of its supervisor for 0\.5 s"),
-        cluster_on(ScriptedBackend(lambda node: None), heartbeat_timeout=0.5) as cluster,
+        cluster_on(ScriptedBackend(lambda node: None), nodes=tfos.Nodes(heartbeat_timeout=0.5)) as cluster,
     ):
         cluster.join()
 

@@ -230,7 +230,7 @@ def test_without_the_package_prometheus_is_refused_before_anything_starts(monkey
         tfos.SpecError,
         match=r'metrics_port=9090 needs the package prometheus-client .*"tensorflowonspark\[prometheus\]"',
     ):
-        cluster_on(backend, metrics_port=9090)
+        cluster_on(backend, dashboard=tfos.Dashboard(metrics_port=9090))
     with closing(training.serve()) as dashboard:
         status, _, body = get(dashboard.url, with_token(dashboard.url, "/metrics"))
         assert status == 404

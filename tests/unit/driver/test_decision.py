@@ -3,7 +3,6 @@
 import pytest
 
 from tensorflowonspark.config import ClusterConfig, ClusterSpec
-from tensorflowonspark.restart_policy import RestartPolicy
 from tensorflowonspark.driver.decision import (
     EndAttempt,
     Ended,
@@ -19,6 +18,7 @@ from tensorflowonspark.driver.decision import (
 )
 from tensorflowonspark.driver.restart import RestartBudget
 from tensorflowonspark.errors import FailureKind, NodeError, SlotsError, StartError
+from tensorflowonspark.restart_policy import RestartPolicy
 
 CAUSES = [kind.name.lower() for kind in FailureKind]
 TOGETHER, ALONE = RestartPolicy(3, backoff=2, max_backoff=5), RestartPolicy(2, backoff=2, scope="node")

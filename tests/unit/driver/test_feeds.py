@@ -113,7 +113,7 @@ def test_reports_may_come_after_the_jobs_result():
 def test_a_report_that_never_comes_is_a_time_out():
     backend = ScriptedBackend(lambda node: node.send(FeedWanted(0)), feed=ScriptedJob([Row(part(0, 0, 5))]))
     with pytest.raises(tfos.FeedError, match=r"no progress for 0\.5 s"), cluster_on(backend) as cluster:
-        cluster.train("frame", timeout=0.5)
+        cluster.train("frame", feed_timeout=0.5)
 
 
 @pytest.mark.parametrize(("cache", "elsewhere"), [("disk", True), ("disk", False), (None, False)])
@@ -138,7 +138,7 @@ def test_a_part_that_its_node_does_not_report_is_named_within_seconds(monkeypatc
     found = "worker:1 on here reports them" if elsewhere else "no other node reports them"
     words = f"partition 0: .* to worker:0 on here, which does not report them, and {found} .missing parts: 1"
     with pytest.raises(tfos.FeedError, match=words), cluster_on(backend, num_workers=2) as cluster:
-        cluster.train("frame", timeout=60, cache=cache)
+        cluster.train("frame", feed_timeout=60, cache=cache)
 
 
 def test_a_worker_lost_before_its_report_keeps_no_one_waiting():
@@ -349,7 +349,7 @@ def test_a_stream_that_spark_can_not_compute_ends_in_the_programs_too():
 def test_a_feed_that_stands_still_names_who_waits_for_whom():
     backend = ScriptedBackend(streams(10, 30, taken=20), feed=ScriptedJob([Row(part(0, 0, 30))]))
     with pytest.raises(tfos.FeedError) as caught, cluster_on(backend) as cluster:
-        cluster.train("frame", cache=None, timeout=0.5)
+        cluster.train("frame", cache=None, feed_timeout=0.5)
     for words in ("no progress for 0.5 s", "1 of 4 are done and 2 are running", "received 30 rows", "has taken 20"):
         assert words in str(caught.value)
 
@@ -367,7 +367,7 @@ def test_the_time_out_counts_from_the_last_progress():
 
     backend = ScriptedBackend(script, feed=ScriptedJob([Row(part(0, 0, 30))], ended=False))
     with cluster_on(backend) as cluster:
-        cluster.train("frame", timeout=1)
+        cluster.train("frame", feed_timeout=1)
         assert cluster.join() == {"worker:0": 1}
 
 

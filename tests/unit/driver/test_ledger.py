@@ -211,7 +211,7 @@ def test_clusters_that_hold_their_slots_run_one_after_the_other():
     results = []
 
     def run(number):
-        cluster = cluster_on(shared.backend(*[returns(number)] * 2), num_workers=2, hold=True)
+        cluster = cluster_on(shared.backend(*[returns(number)] * 2), num_workers=2, nodes=tfos.Nodes(hold=True))
         with cluster:
             shared.check()
             time.sleep(0.02)
@@ -234,15 +234,15 @@ def test_a_detached_cluster_gives_its_slots_back_when_it_is_up():
 
 def test_a_held_cluster_in_the_block_of_another_one_fails_at_once():
     shared = Application(2)
-    with cluster_on(shared.backend(*[returns(1)] * 2), num_workers=2, hold=True):
+    with cluster_on(shared.backend(*[returns(1)] * 2), num_workers=2, nodes=tfos.Nodes(hold=True)):
         with pytest.raises(tfos.SlotsError, match=r"cluster 'program' \(2 workers\) of the same thread has 2 more"):
-            cluster_on(shared.backend(returns(2)), num_workers=1, hold=True).start()
+            cluster_on(shared.backend(returns(2)), num_workers=1, nodes=tfos.Nodes(hold=True)).start()
     assert not shared.ledger.held()
 
 
 def test_a_cluster_that_is_ended_while_it_waits_leaves_the_queue():
     shared, errors = Application(2), []
-    waiting = cluster_on(shared.backend(returns(2)), num_workers=1, hold=True)
+    waiting = cluster_on(shared.backend(returns(2)), num_workers=1, nodes=tfos.Nodes(hold=True))
 
     def start():
         try:
@@ -250,7 +250,7 @@ def test_a_cluster_that_is_ended_while_it_waits_leaves_the_queue():
         except tfos.ClusterError as error:
             errors.append(error)
 
-    with cluster_on(shared.backend(*[returns(1)] * 2), num_workers=2, hold=True):
+    with cluster_on(shared.backend(*[returns(1)] * 2), num_workers=2, nodes=tfos.Nodes(hold=True)):
         thread = Thread(target=start, daemon=True)
         thread.start()
         wait_for(lambda: shared.ledger._queue)
@@ -264,5 +264,7 @@ def test_a_cluster_that_is_ended_while_it_waits_leaves_the_queue():
 def test_a_start_that_fails_leaves_no_slot_behind(hold):
     shared = Application(2)
     with pytest.raises(tfos.StartError, match="no memory"):
-        cluster_on(shared.backend(returns(1), problems=["h7: no memory"]), num_workers=1, hold=hold).start()
+        cluster_on(
+            shared.backend(returns(1), problems=["h7: no memory"]), num_workers=1, nodes=tfos.Nodes(hold=hold)
+        ).start()
     assert not shared.ledger.held()

@@ -10,13 +10,13 @@ import fsspec
 import pytest
 
 from tensorflowonspark import storage
-from tensorflowonspark.restart_policy import RestartPolicy
 from tensorflowonspark.driver import log_files
 from tensorflowonspark.driver.console import ConsoleReporter
 from tensorflowonspark.driver.log_files import LogFiles, check_log_dir
 from tensorflowonspark.driver.metrics.records import ClusterEvent
 from tensorflowonspark.errors import FailureKind, NodeError, SpecError
 from tensorflowonspark.messages import Failed, Lines, Returned
+from tensorflowonspark.restart_policy import RestartPolicy
 from tensorflowonspark.storage import transfer
 from tensorflowonspark.terminal import CONSOLE
 from tests.support.backend import cluster_on

@@ -5,12 +5,13 @@ import time
 
 import pytest
 
-from tensorflowonspark.restart_policy import RestartPolicy
+import tensorflowonspark as tfos
 from tensorflowonspark.driver import restart
 from tensorflowonspark.driver.metrics.store import MetricsStore
 from tensorflowonspark.driver.monitor import Monitor
 from tensorflowonspark.errors import FailureKind
 from tensorflowonspark.messages import Failed, Lines, ReportedMetrics, Returned, TrainingTotals
+from tensorflowonspark.restart_policy import RestartPolicy
 from tests.support.backend import cluster_on
 from tests.support.scripted import ScriptedBackend
 
@@ -69,7 +70,9 @@ def test_what_is_logged_has_the_order_in_which_it_happened(tmp_path, monkeypatch
     advice = "what bounded the training"
     given = [advice]
     monkeypatch.setattr(restart.ClusterAttempt, "advise", lambda each: given and each.console.note(given.pop()))
-    with cluster_on(ScriptedBackend(dies_once), restarts=policy, log_dir=str(tmp_path), show="none") as cluster:
+    with cluster_on(
+        ScriptedBackend(dies_once), restarts=policy, logs=tfos.Logs(log_dir=str(tmp_path), show="none")
+    ) as cluster:
         assert cluster.join() == {"worker:0": 1}
     again = (
         ["all nodes are started again (restart 1)", "all nodes are up: 1 worker"]

@@ -12,7 +12,6 @@ import pytest
 
 import tensorflowonspark as tfos
 from tensorflowonspark.config import Job, Role
-from tensorflowonspark.restart_policy import RestartPolicy
 from tensorflowonspark.driver.collectives import Collectives, FileFeeds
 from tensorflowonspark.driver.feed.sources import SparkJobs
 from tensorflowonspark.driver.nodes import Node, NodeState
@@ -30,6 +29,7 @@ from tensorflowonspark.messages import (
     Returned,
     Serving,
 )
+from tensorflowonspark.restart_policy import RestartPolicy
 from tests.support.backend import cluster_on
 from tests.support.programs import wait_for
 from tests.support.scripted import ScriptedBackend, returns, serves

@@ -8,7 +8,6 @@ import pytest
 
 import tensorflowonspark as tfos
 from tensorflowonspark.driver.dashboard.page import report_html, save_report
-from tensorflowonspark.driver.run import _reported
 from tensorflowonspark.terminal import CONSOLE
 from tests.support.backend import cluster_on
 from tests.support.played_training import PlayedTraining, with_failure
@@ -104,11 +103,12 @@ def test_a_path_that_is_no_file_is_refused(tmp_path, path):
 
 
 @pytest.mark.parametrize("error", [tfos.FeedError("no rows"), KeyboardInterrupt()])
-def test_a_run_that_fails_leaves_its_report_and_raises_its_own_error(tmp_path, caplog, error):
+def test_a_cluster_that_fails_leaves_its_report_and_raises_its_own_error(tmp_path, caplog, error):
     (tmp_path / "file").touch()
     for path in (tmp_path / "run.html", tmp_path / "file/run.html"):
-        with pytest.raises(type(error)), _reported(cluster_on(ScriptedBackend(returns(1))), str(path)):
+        settings = tfos.Dashboard(report=str(path))
+        with pytest.raises(type(error)), cluster_on(ScriptedBackend(returns(1)), dashboard=settings):
             raise error
-    assert data_of((tmp_path / "run.html").read_text())["summary"]["state"] == "new"
+    assert data_of((tmp_path / "run.html").read_text())["summary"]["state"] == "ended"
     CONSOLE.drain()
     assert f"the report {tmp_path}/file/run.html was not written" in caplog.text

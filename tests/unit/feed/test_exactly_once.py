@@ -84,7 +84,7 @@ def feed_twice(  # noqa: PLR0913, PLR0917 - what is drawn
         bound = limit if cache is None else None
         for _ in range(2):
             data, how = partitions_of(sizes), {"rebalance": rebalance, "start": start}
-            cluster.train(data, cache=cache, cache_limit=bound, timeout=20, **how)
+            cluster.train(data, cache=cache, cache_limit=bound, feed_timeout=20, **how)
         results = cluster.join()
     for feed in range(2):
         assert_exactly_once([result[feed] for result in results.values()], sum(sizes), epochs)
@@ -103,8 +103,8 @@ def save_in_the_second_feed(args, ctx):
 @pytest.mark.usefixtures("unchecked_frames")
 def test_a_stream_can_be_saved_after_a_feed_that_was_left_in_its_first_pass(tmp_path):
     with cluster_in_process(save_in_the_second_feed, str(tmp_path), num_workers=1) as cluster:
-        cluster.train(partitions_of([20, 20]), start="first_rows", timeout=20)
-        cluster.train(partitions_of([20]), cache=None, timeout=20)
+        cluster.train(partitions_of([20, 20]), start="first_rows", feed_timeout=20)
+        cluster.train(partitions_of([20]), cache=None, feed_timeout=20)
         cluster.join()
     assert [path.name.split("-")[1] for path in tmp_path.iterdir()] == ["00000001"]
 

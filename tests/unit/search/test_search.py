@@ -64,7 +64,7 @@ def states(study):
 
 def run_cluster(application, *scripts):
     """Return what a cluster of scripted nodes returns, which holds its slots."""
-    with cluster_on(application.backend(*scripts), num_workers=len(scripts), hold=True) as cluster:
+    with cluster_on(application.backend(*scripts), num_workers=len(scripts), nodes=tfos.Nodes(hold=True)) as cluster:
         return cluster.shutdown()["worker:0"]
 
 
@@ -92,11 +92,11 @@ def test_clusters_of_a_trial_share_its_slots_and_no_others():
     application = Application(4)
 
     def objective(trial):
-        with cluster_on(application.backend(returns(1)), num_workers=1, hold=True):
-            with cluster_on(application.backend(returns(1)), num_workers=1, hold=True):
+        with cluster_on(application.backend(returns(1)), num_workers=1, nodes=tfos.Nodes(hold=True)):
+            with cluster_on(application.backend(returns(1)), num_workers=1, nodes=tfos.Nodes(hold=True)):
                 assert sum(each.count for each in application.ledger.held()) <= 4
                 with pytest.raises(tfos.SlotsError, match="same thread have 2 more"):
-                    cluster_on(application.backend(returns(1)), num_workers=1, hold=True).start()
+                    cluster_on(application.backend(returns(1)), num_workers=1, nodes=tfos.Nodes(hold=True)).start()
         return 1.0
 
     assert states(search(application, objective, nodes=2, trials=4)) == ["COMPLETE"] * 4
@@ -168,7 +168,7 @@ def test_lines_of_a_trials_cluster_have_its_number():
     application, found = Application(1), []
 
     def objective(trial):
-        cluster = cluster_on(application.backend(returns(1)), hold=True)
+        cluster = cluster_on(application.backend(returns(1)), nodes=tfos.Nodes(hold=True))
         found.append((trial.number, cluster._controller._console._about))
         with cluster:
             return 1.0
@@ -233,7 +233,7 @@ def test_an_interrupt_ends_the_clusters_and_marks_their_trials_as_failed():
     application, study, started = Application(2), optuna.create_study(), []
 
     def objective(trial):
-        with cluster_on(application.backend(lambda node: None), num_workers=1, hold=True) as cluster:
+        with cluster_on(application.backend(lambda node: None), num_workers=1, nodes=tfos.Nodes(hold=True)) as cluster:
             started.append(trial.number)
             if len(started) == 2:
                 signal.raise_signal(signal.SIGINT)
@@ -334,7 +334,7 @@ def test_a_cluster_that_is_cancelled_between_two_attempts_has_no_other(end):
             raise tfos.SpecError("it is wrong")
         backends.append(application.backend(dies_twice))
         policy = tfos.RestartPolicy(2, backoff=1.0 if end == "pruned" else 40.0)
-        with cluster_on(backends[0], num_workers=1, hold=True, restarts=policy) as cluster:
+        with cluster_on(backends[0], num_workers=1, nodes=tfos.Nodes(hold=True), restarts=policy) as cluster:
             return cluster.shutdown()["worker:0"]
 
     began = time.monotonic()
@@ -359,7 +359,7 @@ def test_a_cluster_that_a_trial_makes_after_its_end_does_not_start():
             run_cluster(application, epochs(*[1.0] * 20))
         except optuna.TrialPruned:
             backends.append(application.backend(returns(1.0)))
-            with cluster_on(backends[0], num_workers=1, hold=True) as cluster:
+            with cluster_on(backends[0], num_workers=1, nodes=tfos.Nodes(hold=True)) as cluster:
                 return cluster.shutdown()["worker:0"]
 
     search(application, objective, study, trials=1)

@@ -230,7 +230,8 @@ class TFCluster:
         if self._all_returned:
             _log.warning("the programs of all workers have returned: rows that come now are dropped")
             return
-        self._cluster.train(pickled_batches(rdd, qname), cache=None, feed_timeout=feed_timeout, independent_workers=True)
+        batches = pickled_batches(rdd, qname)
+        self._cluster.train(batches, cache=None, feed_timeout=feed_timeout, independent_workers=True)
 
     @property
     def _all_returned(self) -> bool:

@@ -1,0 +1,77 @@
+"""Generate the table in ``docs/reference/settings.md``: each setting, and how it is given at each of the entrances.
+
+``python tools/settings_table.py`` rewrites it; the tests compare it with `table`.
+"""
+
+from collections.abc import Iterator
+from inspect import Parameter, signature
+from pathlib import Path
+from typing import Any
+
+from tensorflowonspark import cli
+from tensorflowonspark.declarations import keywords_of, summary_of, texts_of
+from tensorflowonspark.driver.feed.data import FeedSettings
+from tensorflowonspark.ml.training_params import EstimatorSettings
+from tensorflowonspark.restart_policy import RestartPolicy
+from tensorflowonspark.settings import GROUPS, ClusterSettings
+
+__all__ = ["PAGE", "entrances", "page", "settings", "table"]
+
+PAGE = Path(__file__).parent.parent / "docs" / "reference" / "settings.md"
+_BEGIN, _END = "<!-- begin of the table -->\n", "<!-- end of the table -->\n"
+_PARAMS = {  # of the estimator, where the name is not the setting's in Spark's letters
+    "max_restarts": "restarts",
+    "validation": "validationData",
+}
+
+
+def settings() -> Iterator[tuple[str, str, Parameter]]:
+    """Yield each setting that is given alone: its name, its object (empty if it has none), and its declaration."""
+    for name, each in keywords_of(ClusterSettings).items():
+        if name not in (*GROUPS, "restarts"):
+            yield name, "", each
+    for group, kind in {"restarts": RestartPolicy, **GROUPS, "data": FeedSettings}.items():
+        for name, each in signature(kind).parameters.items():
+            yield name, group, each
+
+
+def entrances(name: str, group: str) -> tuple[str, str, str, str]:
+    """Return the argument, class of object, method, param or option by which a setting is given, at each entrance."""
+    words = name.split("_")
+    param = _PARAMS.get(name, words[0] + "".join(map(str.title, words[1:])))
+    is_param = param in keywords_of(EstimatorSettings)
+    option = next(each for each in reversed(_options()[name].option_strings) if not each.startswith("--no-"))
+    by_estimator = param if is_param else "clusterOptions"
+    if not group:
+        return name, name, by_estimator, option
+    kind = {"restarts": RestartPolicy, **GROUPS}.get(group)
+    if kind is None:
+        return "train", "Data", by_estimator, option
+    return kind.__name__, kind.__name__, by_estimator, option
+
+
+def _options() -> dict[str, Any]:
+    """Return the options of ``tfos run`` by their names in a program."""
+    parser: Any = cli._parser([])
+    return {action.dest: action for action in parser._subparsers._group_actions[0].choices["run"]._actions}
+
+
+def table() -> str:
+    """Return the table in Markdown."""
+    texts = texts_of(ClusterSettings, RestartPolicy, *GROUPS.values(), FeedSettings)
+    rows = [("setting", "default", "`Cluster`", "`run`", "`KerasEstimator`", "`tfos run`", "what it is"), ("---",) * 7]
+    for name, group, each in settings():
+        default = {"causes": "all but 'raised'", "max_restarts": "0"}.get(name, repr(each.default))
+        cells = [name, default, *entrances(name, group)]
+        rows.append((*(f"`{cell}`" for cell in cells), summary_of(texts[name])))
+    return "".join(f"| {' | '.join(cell.replace('|', '&#124;') for cell in row)} |\n" for row in rows)
+
+
+def page(text: str) -> str:
+    """Return the text of the page with the table of today in it."""
+    before, rest = text.split(_BEGIN)
+    return before + _BEGIN + "\n" + table() + "\n" + _END + rest.split(_END)[1]
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(PAGE.read_text()))
