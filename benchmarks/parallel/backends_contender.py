@@ -81,10 +81,8 @@ def run_round(spark, request):
     start = time.monotonic()
     args = {**request, "batch_size": 64 if held_out is not None else 256}
     env = {"KERAS_BACKEND": request["backend"]}
-    options = {} if held_out is None else {"validation": held_out}
-    results = tfos.run(
-        spark, train, args, num_workers=2, data=frame, env=env, nodes=tfos.Nodes(warm_nodes=False), **options
-    )
+    data = tfos.Data(frame, validation=held_out)
+    results = tfos.run(spark, train, args, num_workers=2, data=data, env=env, nodes=tfos.Nodes(warm_nodes=False))
     seconds = time.monotonic() - start
     history, ends = results["worker:0"]
     epochs = [after - before for before, after in pairwise(ends)]

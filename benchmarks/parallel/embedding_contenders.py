@@ -198,7 +198,7 @@ def main():
             return {"seconds": seconds, "bytes": sent, "memory": memory, "peak": peak, "private": private}
         if kind == "servers":
             with tempfile.TemporaryDirectory() as folder:
-                settings = {"num_workers": 2, "num_ps": 2, "chief": True, "warm_nodes": False}
+                settings = {"num_workers": 2, "num_ps": 2, "chief": True, "nodes": tfos.Nodes(warm_nodes=False)}
                 env = {"TF_USE_LEGACY_KERAS": "1"}
                 args = {**request, "folder": folder}
                 found = tfos.run(spark, on_servers, args, **settings, env=env)["chief:0"]
@@ -210,7 +210,7 @@ def main():
         frame = spark.createDataFrame(pd.DataFrame({"user": user, "item": item, "click": click})).repartition(4)
         args = {"users": 300, "items": 100, "learning_rate": 0.1, "batch_size": 500, "epochs": 5}
         parts = [frame.where(f"user % 5 {sign} item % 5") for sign in ("<>", "=")]
-        given = {"data": parts[0], "validation": parts[1], "num_workers": workers}
+        given = {"data": tfos.Data(parts[0], validation=parts[1]), "num_workers": workers}
         found = tfos.run(spark, recommender.train, {**args, **request}, **given)["worker:0"]
         return {"auc": found[-1], "best": recommender.auc(click[held], probability[held])}
 

@@ -65,8 +65,8 @@ def texts_of(*declared: Declaration) -> dict[str, str]:
 
     Examples
     --------
-    >>> texts_of(takes)
-    {'declared': 'functions or dataclasses.'}
+    >>> texts_of(takes)["declared"]
+    'functions or dataclasses.'
     """
     texts = {name: " ".join(entry.split("\n", 1)[-1].split()) for name, entry in entries_of(*declared).items()}
     return {name: text[:1].lower() + text[1:] for name, text in texts.items()}

@@ -5,7 +5,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from ipaddress import ip_network
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from tensorflowonspark.declarations import SECONDS, check_fields, warn_renamed
 from tensorflowonspark.errors import SpecError
@@ -22,6 +22,7 @@ __all__ = [
     "Network",
     "Nodes",
     "SettingsGroup",
+    "as_group",
     "check_seconds",
     "port_range",
     "with_groups",
@@ -123,14 +124,7 @@ class SettingsGroup:
         check_fields(self)
 
     @classmethod
-    def of(cls, value: Any, name: str) -> "Self":
-        """Return an argument as such an object: itself, the defaults for None, or what a short form stands for.
-
-        Raises
-        ------
-        SpecError
-            If it is none of these; the error names the argument.
-        """
+    def _of(cls, value: Any, name: str) -> "Self":
         if value is None:
             return cls()
         if not isinstance(value, cls):
@@ -179,9 +173,8 @@ class Logs(SettingsGroup):
     show: str = "chief"
 
     @classmethod
-    def of(cls, value: Any, name: str) -> "Self":
-        """Return `logs` as an object; a path or URL is the `log_dir`."""
-        return cls(log_dir=os.fspath(value)) if isinstance(value, (str, os.PathLike)) else super().of(value, name)
+    def _of(cls, value: Any, name: str) -> "Self":
+        return cls(log_dir=os.fspath(value)) if isinstance(value, (str, os.PathLike)) else super()._of(value, name)
 
     @classmethod
     def _expected(cls) -> str:
@@ -222,14 +215,13 @@ class Dashboard(SettingsGroup):
     report: str | os.PathLike[str] | None = None
 
     @classmethod
-    def of(cls, value: Any, name: str) -> "Self":
-        """Return `dashboard` as an object: True is a page at any free port, False is none, a number its port."""
+    def _of(cls, value: Any, name: str) -> "Self":
         if value is None or isinstance(value, bool):
             return cls(page_port=0 if value else None)
         if isinstance(value, int):
             _check_port(name, value)
             return cls(page_port=value)
-        return super().of(value, name)
+        return super()._of(value, name)
 
     @classmethod
     def _expected(cls) -> str:
@@ -383,20 +375,48 @@ class ClusterSettings:
         check_fields(self)
 
 
+Group = TypeVar("Group", bound=SettingsGroup)
 GROUPS: dict[str, type[SettingsGroup]] = {"logs": Logs, "dashboard": Dashboard, "network": Network, "nodes": Nodes}
 
 
-def with_groups(given: Mapping[str, Any], groups: Mapping[str, type[SettingsGroup]]) -> dict[str, Any]:
-    """Return keywords in which settings that belong to an object, and were given by themselves, are part of it.
+def as_group(kind: type[Group], value: Any, name: str) -> Group:
+    """Return an argument as an object of settings: itself, the defaults for None, or what its short form stands for.
 
-    They were keywords of their own before 3.0, so each warns.
+    Parameters
+    ----------
+    kind : type
+        The object's class.
+    value : object
+        The argument.
+    name : str
+        Its name, for the error.
+
+    Raises
+    ------
+    SpecError
+        If it is none of these.
+
+    Examples
+    --------
+    >>> as_group(Logs, "/logs", "logs").log_dir, as_group(Dashboard, 8080, "dashboard").page_port
+    ('/logs', 8080)
+    """
+    return kind._of(value, name)
+
+
+def with_groups(
+    given: Mapping[str, Any], groups: Mapping[str, type[SettingsGroup]] = GROUPS, *, warn: bool = False
+) -> dict[str, Any]:
+    """Return settings in which those that belong to an object, and were given by themselves, are part of it.
 
     Parameters
     ----------
     given : mapping
-        The keywords of a call.
+        The settings.
     groups : mapping
         The class of each keyword that takes an object of settings.
+    warn : bool
+        Whether each that was given by itself warns: as keywords of a call these are names from before 3.0.
 
     Raises
     ------
@@ -405,19 +425,20 @@ def with_groups(given: Mapping[str, Any], groups: Mapping[str, type[SettingsGrou
 
     Examples
     --------
-    >>> with_groups({"num_workers": 2, "logs": "/logs"}, GROUPS)
-    {'num_workers': 2, 'logs': '/logs'}
+    >>> with_groups({"num_workers": 2, "log_dir": "/logs"})["logs"].log_dir
+    '/logs'
     """
     found = dict(given)
     for group, kind in groups.items():
         names = [each.name for each in fields(kind) if each.kw_only and each.name in found]
         former = {name: found.pop(name) for name in names}
         for name, value in former.items():
-            warn_renamed(f"{name}=", f"{group}={kind.__name__}({name}={value!r})")
+            if warn:
+                warn_renamed(f"{name}=", f"{group}={kind.__name__}({name}={value!r})")
             if isinstance(given.get(group), kind):
                 raise SpecError(
                     f"{name}={value!r} is given beside {group}={kind.__name__}(...), which has it: set it there"
                 )
         if former:
-            found[group] = replace(kind.of(found.get(group), group), **former)
+            found[group] = replace(as_group(kind, found.get(group), group), **former)
     return found

@@ -39,7 +39,8 @@ def run_cluster(spark, way, sizes, args, settings):
             with tfos.Cluster(spark, train, args, **settings) as cluster:
                 cluster.train(frame, start=way.start, cache=way.cache, global_shuffle=way.shuffle == "global")
         else:
-            tfos.run(spark, train, args, data=frame, **({"start": way.start} if frame else {}), **settings)
+            data = tfos.Data(frame, start=way.start) if frame else None
+            tfos.run(spark, train, args, data=data, **settings)
     except ClusterError as error:
         return f"{getattr(error, 'cause', type(error).__name__)}: {str(error)[:600]}"
     return ""

@@ -114,10 +114,12 @@ def drive(spark, shared):
         drivers[name] = sorted(listening() - before - {_PAGE, _METRICS})
         return cluster
 
-    step = {"tls": True, "dashboard": _PAGE, "metrics_port": _METRICS, "tensorboard": f"{shared}/logs"}
-    with tfos.Cluster(
-        spark, shown(fit), {"batch_size": 10}, num_workers=2, network=tfos.Network(ports=_PORTS["in step"]), **step
-    ) as cluster:
+    step = {
+        "network": tfos.Network(ports=_PORTS["in step"], tls=True),
+        "dashboard": tfos.Dashboard(page_port=_PAGE, metrics_port=_METRICS),
+        "tensorboard": f"{shared}/logs",
+    }
+    with tfos.Cluster(spark, shown(fit), {"batch_size": 10}, num_workers=2, **step) as cluster:
         begin("in step", cluster).train(rows, feed_timeout=120)
         while cluster.tensorboard_url is None:
             time.sleep(0.1)
@@ -130,11 +132,11 @@ def drive(spark, shared):
         begin("rounds", cluster).train(rows, feed_timeout=120)
         assert cluster.inference(spark.range(0, 300, 1, 6), "twice long").count() == 300
     found["rounds"] = cluster.join()
-    servers = {"num_workers": 1, "num_ps": 1, "chief": True, "ports": _PORTS["servers"]}
+    servers = {"num_workers": 1, "num_ps": 1, "chief": True, "network": tfos.Network(ports=_PORTS["servers"])}
     with tfos.Cluster(spark, coordinated(coordinate), **servers) as cluster:
         begin("servers", cluster).train(rows, feed_timeout=120)
         found["servers"] = [[each.host, each.port] for each in cluster.nodes]
-    jax = {"env": {"KERAS_BACKEND": "jax"}, "ports": _PORTS["jax"]}
+    jax = {"env": {"KERAS_BACKEND": "jax"}, "network": tfos.Network(ports=_PORTS["jax"])}
     with tfos.Cluster(spark, shown(train_on_jax), num_workers=2, **jax) as cluster:
         begin("jax", cluster).train(rows, feed_timeout=120)
         found["jax"] = cluster.join()

@@ -94,7 +94,7 @@ def scripts(spark, directory):
     with pytest.raises(tfos.NodeError, match=r"called sys.exit\(7\)") as caught:
         tfos.run_script(spark, path, ["7"])
     assert caught.value.exit_code == 7
-    with pytest.raises(tfos.SpecError, match="log_dir='logs', grace=0.0: over Spark Connect .* leave these out"):
+    with pytest.raises(tfos.SpecError, match="log_dir='logs': over Spark Connect .* leave this out"):
         tfos.run_script(spark, path, logs="logs")
 
 

@@ -28,6 +28,7 @@ WITH_TENSORFLOW = {
     "tensorflowonspark.frames.graphs",
 }
 WITH_SPARK = {
+    "tensorflowonspark.driver.feed.data",
     "tensorflowonspark.frames.analysis",
     "tensorflowonspark.frames.maps",
     "tensorflowonspark.frames.reductions",

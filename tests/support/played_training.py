@@ -13,7 +13,7 @@ from types import SimpleNamespace
 from unittest import mock
 
 from tensorflowonspark.config import ClusterConfig, ClusterSpec
-from tensorflowonspark.driver.dashboard.service import Dashboard
+from tensorflowonspark.driver.dashboard.service import DashboardService
 from tensorflowonspark.driver.metrics import store as store_module
 from tensorflowonspark.driver.metrics.store import MetricsStore
 from tensorflowonspark.driver.nodes import Node, NodeState
@@ -151,9 +151,9 @@ class PlayedTraining:
         config = ClusterConfig(
             ClusterSpec(num_workers=len(self.nodes)),
             b"",
-            **({"dashboard": True} | settings),
+            **({"page_port": 0} | settings),
         )
-        return Dashboard(LoopbackBackend(None), config, self.store, lambda: "http://127.0.0.1:6006/")
+        return DashboardService(LoopbackBackend(None), config, self.store, lambda: "http://127.0.0.1:6006/")
 
 
 def with_failure(training, seconds=60):

@@ -142,7 +142,7 @@ def _run(path):
 
 def main():
     spark = SparkSession.builder.getOrCreate()
-    settings = {"num_workers": 2, "restarts": 1, "warm_nodes": False}
+    settings = {"num_workers": 2, "restarts": 1, "nodes": tfos.Nodes(warm_nodes=False)}
     for way in ("train", "run"):
         with tempfile.TemporaryDirectory(dir=os.environ["TFOS_TEST_SHARED"]) as directory:
             data = spark.range(0, _ROWS, 1, 12)

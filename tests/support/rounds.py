@@ -31,8 +31,7 @@ class _Link:
         self.dead = False
 
     def send(self, message):
-        if not self.dead:
-            self._group.on_message(self._number, message)
+        self._group.on_message(self, self._number, message)
 
     def wait_for_round(self):
         message = self._messages.get()
@@ -101,9 +100,10 @@ class Group:
         if number in self.links:
             self.links[number].put(message)
 
-    def on_message(self, number, message):
+    def on_message(self, link, number, message):
         with self.lock:
-            self.rounds.receive(self.nodes[number], message)
+            if not link.dead:  # else its worker may have been started again meanwhile, with another link
+                self.rounds.receive(self.nodes[number], message)
 
     def start(self, number, program):
         """Start, or start again, a worker: a program of its `RoundMember`."""
@@ -120,8 +120,8 @@ class Group:
                     outcome.result = program(member)
                 except Exception as error:
                     outcome.error = error
-                if not link.dead:
-                    with self.lock:
+                with self.lock:
+                    if not link.dead:
                         self.nodes[number].returned = True
                         self.rounds.receive(self.nodes[number], Returned(b""))
 

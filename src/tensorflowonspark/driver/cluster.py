@@ -16,7 +16,7 @@ from tensorflowonspark.declarations import takes
 from tensorflowonspark.driver.attempt import GRACE_SECONDS
 from tensorflowonspark.driver.cluster_view import ClusterView
 from tensorflowonspark.driver.dashboard.page import check_report_path
-from tensorflowonspark.driver.feed.data import FeedSettings, with_todays_names
+from tensorflowonspark.driver.feed.data import FeedSettings, feed_request, with_todays_names
 from tensorflowonspark.driver.feed.inference import infer, wait_until_served
 from tensorflowonspark.driver.feed.job import FeedRequest, check_frame, node_endpoints
 from tensorflowonspark.driver.feed.structured_streaming import StreamingFeed
@@ -36,7 +36,7 @@ from tensorflowonspark.driver.spark.progress import ProgressJobs
 from tensorflowonspark.driver.tracking import track
 from tensorflowonspark.errors import ClusterError, FeedError, SpecError
 from tensorflowonspark.feed_messages import CacheConfig
-from tensorflowonspark.settings import GROUPS, ClusterSettings, check_seconds, with_groups
+from tensorflowonspark.settings import ClusterSettings, check_seconds, with_groups
 from tensorflowonspark.task.feeder import NodeEndpoint
 from tensorflowonspark.terminal import CONSOLE
 from tensorflowonspark.transport import Credentials
@@ -54,7 +54,7 @@ _FIRST_SECONDS = 10.0  # of a program that does not train, as of a ps, in which 
 _CHECK_SECONDS = 0.2
 
 
-@takes(ClusterSettings, old=partial(with_groups, groups=GROUPS))
+@takes(ClusterSettings, old=partial(with_groups, warn=True))
 class Cluster(ClusterView):
     """A TensorFlow cluster on the executors of a Spark application.
 
@@ -336,7 +336,7 @@ class Cluster(ClusterView):
 
     def _request(self, data: "DataFrame | BatchRDD", settings: FeedSettings) -> FeedRequest:
         """Return a feed of this cluster; refuse one that it can't have."""
-        request = settings.request(data)
+        request = feed_request(data, settings)
         early = settings.start == "first_rows" and request.keeps_rows
         how = "start='first_rows'" if early else "cache=None"
         if early and self._config.spec.num_ps:

@@ -157,11 +157,12 @@ class ConsoleReporter:
 
     def _hint(self) -> str:
         kept = (
-            'log_dir="logs" (--log-dir logs) writes them to files'
+            'logs="logs" (--log-dir logs) writes them to files'
             if self._files is None
             else f"they are in {self._files.directory}"
         )
-        return f'only the lines of the chief are shown here: show="all" (--show all) shows those of all nodes, {kept}'
+        every = 'logs=Logs(show="all") (--show all) shows those of all nodes'
+        return f"only the lines of the chief are shown here: {every}, {kept}"
 
     def failed(self, node: str, host: str, failure: Failed) -> None:
         """Write the failure of a node to its file."""

@@ -16,7 +16,7 @@ from tensorflowonspark.driver.script import read_script
 from tensorflowonspark.errors import ClusterError, SpecError
 from tensorflowonspark.node.script import Script, run_script
 from tensorflowonspark.restart_policy import RestartPolicy
-from tensorflowonspark.settings import GROUPS, ClusterSettings
+from tensorflowonspark.settings import GROUPS, ClusterSettings, as_group
 
 Function = Callable[..., Any]
 Program = Function | str | os.PathLike[str] | Script
@@ -62,7 +62,7 @@ def configure(program: bytes, settings: Mapping[str, Any]) -> ClusterConfig:
     workers, restarts = settings["num_workers"], settings["restarts"]
     least, most = _range(workers)
     spec = ClusterSpec(most, *(settings[name] for name in ("num_ps", "chief", "evaluator")))
-    groups = [kind.of(settings[name], name) for name, kind in GROUPS.items()]
+    groups = [as_group(kind, settings[name], name) for name, kind in GROUPS.items()]
     grouped = {each.name: getattr(group, each.name) for group in groups for each in fields(group)}
     ClusterSettings(**settings)  # which checks the others
     in_form = {

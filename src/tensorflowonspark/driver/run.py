@@ -11,7 +11,7 @@ from tensorflowonspark.config import ClusterConfig
 from tensorflowonspark.declarations import takes
 from tensorflowonspark.driver.cluster import Cluster
 from tensorflowonspark.driver.connect import run_remotely
-from tensorflowonspark.driver.feed.data import Data
+from tensorflowonspark.driver.feed.data import Data, feed_request
 from tensorflowonspark.driver.feed.job import FeedRequest
 from tensorflowonspark.driver.program import Program, configure
 from tensorflowonspark.driver.restart import RestartBudget
@@ -20,7 +20,7 @@ from tensorflowonspark.driver.spark.backend import is_remote
 from tensorflowonspark.driver.spark.partitions import new_column, repartitioned
 from tensorflowonspark.errors import NodeError, SpecError
 from tensorflowonspark.restart_policy import RestartPolicy
-from tensorflowonspark.settings import GROUPS, ClusterSettings, Nodes, with_groups
+from tensorflowonspark.settings import GROUPS, ClusterSettings, Nodes, as_group, with_groups
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -33,7 +33,7 @@ __all__ = ["run", "run_script"]
 _PARTITIONS_PER_WORKER = 4
 
 
-@takes(ClusterSettings, old=partial(with_groups, groups={**GROUPS, "data": Data}))
+@takes(ClusterSettings, old=partial(with_groups, groups={**GROUPS, "data": Data}, warn=True))
 def run(
     spark: "SparkSession",
     function: Program,
@@ -87,8 +87,8 @@ def run(
     >>> run(spark, lambda args, ctx: args + ctx.index, 10, num_workers=2)
     {'worker:0': 10, 'worker:1': 11}
     """
-    given = None if data is None else Data.of(data, "data")
-    nodes = Nodes.of(settings["nodes"], "nodes")
+    given = None if data is None else as_group(Data, data, "data")
+    nodes = as_group(Nodes, settings["nodes"], "nodes")
     policy = settings["restarts"]
     # A task of a barrier stage can't be repeated alone, and neither can what it has fed.
     alone = isinstance(policy, RestartPolicy) and policy.scope == "node"
@@ -214,7 +214,7 @@ def _held_request(data: Data) -> FeedRequest:
     """Return the feed of a held cluster, whose tasks have one input: rows to validate on are marked by a column."""
     frame, validation = data.frame, data.validation
     assert frame is not None
-    request = data.request(frame, dealt=True)
+    request = replace(feed_request(frame, data), dealt=True)
     if validation is not None and not isinstance(validation, str):
         frame, validation = _with_marks(frame, validation)
     return replace(request, data=frame, validation=validation)

@@ -42,7 +42,7 @@ def as_mapping_of_settings(value: Any) -> dict[str, Any]:
     --------
     >>> as_mapping_of_settings({"logdir": "/logs"})
     Traceback (most recent call last):
-    tensorflowonspark.errors.SpecError: clusterOptions: a cluster has no setting 'logdir' (did you mean 'log_dir'?)
+    tensorflowonspark.errors.SpecError: clusterOptions: a cluster has no setting 'logdir' (did you mean 'logs'?)
     """
     options = as_mapping(value)
     known = [*keywords_of(ClusterSettings), "report"]

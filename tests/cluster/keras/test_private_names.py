@@ -23,7 +23,7 @@ def without(tmp_path):
     """Settings of a cluster whose nodes lack the name."""
     (tmp_path / "sitecustomize.py").write_text(_REMOVES)
     path = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
-    return {"env": {"PYTHONPATH": path}, "warm_nodes": False, "start_timeout": 200}
+    return {"env": {"PYTHONPATH": path}, "nodes": tfos.Nodes(warm_nodes=False, start_timeout=200)}
 
 
 @pytest.mark.slow

@@ -34,8 +34,8 @@ def where(args, ctx):
 @pytest.mark.parametrize("hold", [pytest.param(False, marks=pytest.mark.smoke), True], ids=["detached", "held"])
 def test_nodes_know_each_other(spark, hold, caplog):
     caplog.set_level(logging.INFO, "tensorflowonspark")
-    settings = {"num_workers": 2, "hold": hold, "env": {"A_VARIABLE": "7"}, "show": "all"}
-    with tfos.Cluster(spark, where, {"a": 1}, **settings) as cluster:
+    settings = {"nodes": tfos.Nodes(hold=hold), "logs": tfos.Logs(show="all")}
+    with tfos.Cluster(spark, where, {"a": 1}, num_workers=2, env={"A_VARIABLE": "7"}, **settings) as cluster:
         results = cluster.join()
     assert list(results) == ["worker:0", "worker:1"]
     first, second = results.values()
@@ -114,7 +114,7 @@ def test_slots_that_other_jobs_hold_are_waited_for_and_named(spark):
         ({"function": "train"}, "there is no script train"),
         ({"args": (each for each in "abc")}, "can't be shipped to the nodes"),
         ({"num_workers": 0}, "no node would train"),
-        ({"log_level": "LOUD"}, "log_level='LOUD'"),
+        ({"logs": tfos.Logs(log_level="LOUD")}, "log_level='LOUD'"),
     ],
 )
 def test_bad_arguments_are_refused_before_anything_starts(spark, arguments, words):

@@ -33,7 +33,8 @@ def test_of_two_workers_the_chiefs_lines_and_new_warnings_are_shown(spark, tmp_p
     assert lines - shared == {
         "[worker:0] plain of 0",
         "[worker:1] WARNING:root:only this one \ufffd",
-        '[training] only the lines of the chief are shown here: show="all" (--show all) shows those of all nodes, '
+        '[training] only the lines of the chief are shown here: logs=Logs(show="all") (--show all) shows those of all '
+        "nodes, "
         f"they are in {tmp_path}/logs",
     }
     texts = {path.name: path.read_text() for path in (tmp_path / "logs").iterdir()}

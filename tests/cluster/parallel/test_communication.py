@@ -43,7 +43,7 @@ def test_nodes_have_the_address_of_the_interface(spark, wanted):
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"num_ps": 1, "ps_on_driver": True}], ids=["workers", "a ps beside the driver"]
+    "options", [{}, {"num_ps": 1, "nodes": tfos.Nodes(ps_on_driver=True)}], ids=["workers", "a ps beside the driver"]
 )
 def test_a_host_without_the_interface_is_named_with_those_that_it_has(spark, options):
     with pytest.raises(tfos.StartError) as caught:

@@ -62,8 +62,8 @@ def rows(spark):
 def run(spark, rows, args, workers, way):
     """Run a cluster; return what its first worker does."""
     if way.get("held") or not way.get("feeds"):
-        data = {"data": rows, "start": way["start"]} if way.get("feeds") else {}
-        return tfos.run(spark, train, args, num_workers=workers, **data)["worker:0"]
+        data = tfos.Data(rows, start=way["start"]) if way.get("feeds") else None
+        return tfos.run(spark, train, args, num_workers=workers, data=data)["worker:0"]
     with tfos.Cluster(spark, train, args, num_workers=workers) as cluster:
         cluster.train(rows, feed_timeout=60)
         return cluster.shutdown()["worker:0"]

@@ -15,6 +15,6 @@ def training():
 def served(training, monkeypatch):
     """A training and its dashboard, which does not wait at its end for pages that are about to ask."""
     monkeypatch.setattr(snapshots, "_BACK_SECONDS", 0.0)
-    dashboard = training.serve(dashboard=True, metrics_port=0)
+    dashboard = training.serve(metrics_port=0)
     yield training, dashboard
     dashboard.close()

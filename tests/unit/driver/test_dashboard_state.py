@@ -207,7 +207,7 @@ def test_a_metric_that_is_nan_is_nan_for_prometheus(served):
 
 
 def test_the_metrics_alone_have_a_server_without_a_page(training):
-    with closing(training.serve(dashboard=False, metrics_port=0)) as dashboard:
+    with closing(training.serve(page_port=None, metrics_port=0)) as dashboard:
         assert dashboard.url is None
         assert get(dashboard.metrics_url)[0] == 200
         assert get(dashboard.metrics_url, with_token(dashboard.metrics_url, "/"))[0] == 404
@@ -217,8 +217,8 @@ def test_the_metrics_alone_have_a_server_without_a_page(training):
 
 def test_the_same_port_for_both_is_one_server(training):
     port = free_port()
-    for same, settings in [(True, (port, port)), (True, (True, 0)), (False, (port, 0)), (False, (True, port))]:
-        with closing(training.serve(dashboard=settings[0], metrics_port=settings[1])) as dashboard:
+    for same, settings in [(True, (port, port)), (True, (0, 0)), (False, (port, 0)), (False, (0, port))]:
+        with closing(training.serve(page_port=settings[0], metrics_port=settings[1])) as dashboard:
             assert (urlsplit(dashboard.url).port == urlsplit(dashboard.metrics_url).port) == same
             assert get(dashboard.url, with_token(dashboard.url, "/metrics"))[0] == 200
 

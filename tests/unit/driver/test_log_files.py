@@ -9,6 +9,7 @@ from threading import Event
 import fsspec
 import pytest
 
+import tensorflowonspark as tfos
 from tensorflowonspark import storage
 from tensorflowonspark.driver import log_files
 from tensorflowonspark.driver.console import ConsoleReporter
@@ -16,7 +17,6 @@ from tensorflowonspark.driver.log_files import LogFiles, check_log_dir
 from tensorflowonspark.driver.metrics.records import ClusterEvent
 from tensorflowonspark.errors import FailureKind, NodeError, SpecError
 from tensorflowonspark.messages import Failed, Lines, Returned
-from tensorflowonspark.restart_policy import RestartPolicy
 from tensorflowonspark.storage import transfer
 from tensorflowonspark.terminal import CONSOLE
 from tests.support.backend import cluster_on
@@ -208,8 +208,8 @@ def _dies_once(node):
 
 
 def test_a_nodes_file_has_its_end_and_its_new_start(tmp_path):
-    settings = {"restarts": RestartPolicy(1), "log_dir": str(tmp_path), "show": "none"}
-    with cluster_on(ScriptedBackend(_dies_once), **settings) as cluster:
+    logs = tfos.Logs(log_dir=str(tmp_path), show="none")
+    with cluster_on(ScriptedBackend(_dies_once), restarts=1, logs=logs) as cluster:
         assert cluster.join() == {"worker:0": 1}
     lines = (tmp_path / "worker-0.log").read_text().splitlines()
     assert lines[:2] == ["begins 0", "the last line before its end"]
@@ -232,8 +232,8 @@ def test_the_traceback_of_a_failure_is_in_the_nodes_file(tmp_path, log_format):
         node.send(Lines(("a line",)))
         node.send(Failed(FailureKind.RAISED, "it raised", traceback="Traceback:\n  here\nValueError: no\n"))
 
-    settings = {"log_dir": str(tmp_path), "log_format": log_format}
-    with pytest.raises(NodeError), cluster_on(ScriptedBackend(fails), **settings) as cluster:
+    logs = tfos.Logs(log_dir=str(tmp_path), log_format=log_format)
+    with pytest.raises(NodeError), cluster_on(ScriptedBackend(fails), logs=logs) as cluster:
         cluster.join()
     text = (tmp_path / "worker-0.log").read_text()
     if log_format == "text":

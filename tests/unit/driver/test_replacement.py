@@ -326,6 +326,7 @@ def test_a_worker_that_finds_another_version_of_a_table_is_the_error():
 @pytest.mark.parametrize(
     ("how", "words"), [({"cache": None}, "cache=None"), ({"start": "first_rows"}, "start='first_rows'")]
 )
+@pytest.mark.usefixtures("unchecked_frames")
 def test_rows_that_are_not_kept_are_refused(how, words):
     cluster = cluster_on(ScriptedBackend(lambda node: None), restarts=alone)
     with pytest.raises(tfos.SpecError, match=f"{words} with restarts=RestartPolicy.scope='node'.*cache='disk'"):

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from typing_extensions import Self
 
-__all__ = ["Data", "FeedSettings", "with_todays_names"]
+__all__ = ["Data", "FeedSettings", "feed_request", "with_todays_names"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,33 +78,6 @@ class FeedSettings(SettingsGroup):
         """Whether only a Spark job of its own can feed so, and not the tasks that hold the nodes."""
         return self.cache is None or not self.rebalance or self.global_shuffle or self.independent_workers
 
-    def request(self, data: "DataFrame | BatchRDD", **more: Any) -> FeedRequest:
-        """Return the feed of some rows.
-
-        Raises
-        ------
-        FeedError
-            If the rows can't be fed, or not so.
-        SpecError
-            If `data` is no DataFrame, or the limit of the cache is no number of bytes.
-        """
-        cache = CacheConfig.parse(self.cache, self.cache_limit)
-        early = self.start == "first_rows" and self.cache is not None
-        rebalance = self.rebalance and not early
-        request = FeedRequest(
-            data, self.validation, cache, self.start, rebalance, self.feed_timeout, self.independent_workers, **more
-        )
-        if self.independent_workers and request.keeps_rows:
-            raise FeedError("independent workers read rows as they come: feed them with cache=None")
-        if isinstance(data, BatchRDD):
-            if request.keeps_rows or self.validation is not None:
-                raise FeedError("an RDD is fed with cache=None and without validation rows, or as a DataFrame")
-            if self.global_shuffle:
-                raise FeedError("global_shuffle=True is for DataFrames: shuffle an RDD itself (rdd.repartition)")
-        else:
-            check_frame(data, self.validation)
-        return request
-
 
 @dataclass(frozen=True)
 class Data(FeedSettings):
@@ -126,9 +99,48 @@ class Data(FeedSettings):
     frame: "DataFrame | None" = field(kw_only=False)
 
     @classmethod
-    def of(cls, value: Any, name: str) -> "Self":  # noqa: ARG003 - a DataFrame is checked when it is fed
-        """Return `data` as an object; a DataFrame is fed with the defaults."""
+    def _of(cls, value: Any, name: str) -> "Self":  # noqa: ARG003 - a DataFrame is checked when it is fed
         return value if isinstance(value, cls) else cls(value)
+
+
+def feed_request(data: "DataFrame | BatchRDD", settings: FeedSettings) -> FeedRequest:
+    """Return the feed of some rows.
+
+    Parameters
+    ----------
+    data : DataFrame or BatchRDD
+        The rows.
+    settings : FeedSettings
+        How they are fed.
+
+    Raises
+    ------
+    FeedError
+        If the rows can't be fed, or not so.
+    SpecError
+        If `data` is no DataFrame, or the limit of the cache is no number of bytes.
+    """
+    cache = CacheConfig.parse(settings.cache, settings.cache_limit)
+    early = settings.start == "first_rows" and settings.cache is not None
+    request = FeedRequest(
+        data,
+        settings.validation,
+        cache,
+        settings.start,
+        settings.rebalance and not early,
+        settings.feed_timeout,
+        settings.independent_workers,
+    )
+    if settings.independent_workers and request.keeps_rows:
+        raise FeedError("independent workers read rows as they come: feed them with cache=None")
+    if isinstance(data, BatchRDD):
+        if request.keeps_rows or settings.validation is not None:
+            raise FeedError("an RDD is fed with cache=None and without validation rows, or as a DataFrame")
+        if settings.global_shuffle:
+            raise FeedError("global_shuffle=True is for DataFrames: shuffle an RDD itself (rdd.repartition)")
+    else:
+        check_frame(data, settings.validation)
+    return request
 
 
 def with_todays_names(given: Mapping[str, Any]) -> dict[str, Any]:
