@@ -90,9 +90,10 @@ def test_spark_connect_has_no_driver_here(script, capsys, monkeypatch):
     assert "SPARK_REMOTE=sc://host: this command starts a driver of its own" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("place", ["--master", "--conf", "MASTER", "file", "properties"])
+@pytest.mark.parametrize("place", ["--master", "--conf", "-c", "MASTER", "file", "properties"])
 def test_a_master_that_spark_knows_is_kept(script, capsys, monkeypatch, tmp_path, place):
-    options = {"--master": ["--master", "yarn"], "--conf": ["--conf", "spark.master=yarn"]}.get(place, [])
+    options = {"--master": ["yarn"], "--conf": ["spark.master=yarn"], "-c": ["spark.master=yarn"]}.get(place)
+    options = [place, *options] if options else []
     if place == "MASTER":
         monkeypatch.setenv("MASTER", "yarn")
     if place == "file":
@@ -103,6 +104,15 @@ def test_a_master_that_spark_knows_is_kept(script, capsys, monkeypatch, tmp_path
         options = ["--properties-file", "my.conf"]
     assert main(["run", *options, "--dry-run", script]) == 0
     assert "local[" not in shown(capsys)["Spark"]
+
+
+def test_options_of_spark_submit_are_passed_on(script, capsys):
+    options = "--total-executor-cores 8 --driver-cores 2 --keytab k.tab --principal ann@X --proxy-user bob --verbose"
+    options += " --repositories https://here -c spark.a=b --conf spark.c=d"
+    assert main(["run", *options.split(), "--dry-run", script]) == 0
+    words = " " + shown(capsys)["Spark"] + " "
+    for option in re.split(" (?=-)", options):
+        assert f" {option.replace('-c ', '--conf ')} " in words
 
 
 @pytest.mark.parametrize(
@@ -151,6 +161,10 @@ def test_wrong_usage_is_named(script, capsys, arguments, message):
             ["--deploy-mode", "cluster", "--master", "yarn", "--report", "run.html", "train.py"],
             "--report run.html is on the driver's machine, which --deploy-mode cluster chooses: name a URL",
         ),
+        (["--start", "first_rows", "train.py"], "--start is about the rows of --data: name those too, or leave it out"),
+        (["--validation", "flag", "train.py"], "--validation is about the rows of --data"),
+        (["--cache", "none", "train.py"], "--cache is about the rows of --data"),
+        (["--restarts", "2", "--restart-causes", "boom", "train.py"], "causes: 'boom' is unknown; expected some of"),
         (["--no-wait", "train.py"], "--no-wait needs --deploy-mode cluster"),
         (["--staging-dir", "/tmp", "train.py"], "--staging-dir needs --deploy-mode cluster"),
         (["--dry-run", "--gpus-per-node", "0", "train.py"], "gpus_per_node=0: expected a whole number of GPUs"),
