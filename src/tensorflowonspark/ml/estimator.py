@@ -1,6 +1,5 @@
 """The estimator: trains a Keras model on the rows of a DataFrame, on one or several nodes."""
 
-import logging
 from typing import TYPE_CHECKING, Any
 
 from pyspark.ml import Estimator
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
 
     from tensorflowonspark.keywords import EstimatorKeywords, TrainingKeywords
 
-_log = logging.getLogger(__name__)
 _EPOCHS = 2  # Keras's output of a line for each epoch
 
 
@@ -104,12 +102,9 @@ class KerasEstimator(TrainingParams, Estimator[KerasModel], MLReadable["KerasEst
         return StageReader(lambda _bundle, _metadata: cls())
 
     def _fit(self, dataset: "DataFrame") -> KerasModel:
-        given = self._options_with_backend
+        options = {**self._cluster_settings, "start": self.getStart()}
         frame, validation = self._select_rows(dataset)
         job = self._job(frame, validation)
-        start = self._chosen_start
-        _log.info("training begins with %s (start)", start)
-        options = {"num_workers": self.getNumWorkers(), "start": start, **given}
         with tracked_fit(self, options) as fit:
             results = run(dataset.sparkSession, train, job, data=frame, validation=validation, **options)
         trained = next(each for each in results.values() if each is not None)

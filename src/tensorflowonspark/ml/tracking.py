@@ -19,7 +19,8 @@ _MODEL_SECONDS = 30.0  # to log a model, and
 _BYTES_PER_SECOND = 2e6  # of its data
 _AUTOLOG = "mlflow.pyspark.ml"
 _MODEL = f"{KerasModel.__module__}.{KerasModel.__name__}"
-_NOT_LOGGED = ("callbacks", "clusterOptions", "customObjects", "initialModel", "model", "trainFn", "validationData")
+_OBJECTS = ("callbacks", "clusterOptions", "customObjects", "initialModel", "model", "trainFn", "validationData")
+_NOT_LOGGED = (*_OBJECTS, "env")  # which may hold secrets
 
 
 def parameters_of(stage: ModelParams) -> dict[str, Any]:
