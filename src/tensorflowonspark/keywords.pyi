@@ -107,6 +107,7 @@ class ModelKeywords(TypedDict, total=False):
 
 class TrainingKeywords(ModelKeywords, total=False):
     """Those of `tensorflowonspark.ml.training_params.TrainingSettings`."""
+    modelParams: Mapping[str, Any] | None
     labelCol: str
     labelCols: Sequence[str] | None
     weightCol: str | None
@@ -178,6 +179,9 @@ class ModelAccessors:
 
 class TrainingAccessors:
     """Those of `tensorflowonspark.ml.training_params.TrainingSettings`."""
+    modelParams: Param[Mapping[str, Any]]
+    def setModelParams(self, value: Mapping[str, Any] | None) -> Self: ...
+    def getModelParams(self) -> Mapping[str, Any]: ...
     labelCol: Param[str]
     def setLabelCol(self, value: str) -> Self: ...
     def getLabelCol(self) -> str: ...

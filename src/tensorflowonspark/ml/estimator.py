@@ -138,6 +138,7 @@ class KerasEstimator(TrainingParams, Estimator[KerasModel], MLReadable["KerasEst
             raise SpecError(f"initialModel={initial!r}: expected a fitted KerasModel")
         if initial is not None:
             initial._bundle.require_keras()
+        self._check_model_params(complete=True)
         settings = {
             "optimizer": self.getOptimizer(),
             "loss": self.getLoss(),
@@ -152,6 +153,7 @@ class KerasEstimator(TrainingParams, Estimator[KerasModel], MLReadable["KerasEst
         try:
             return TrainingJob(
                 model=self._serialized_model(given, frame, validation) if initial is None else initial._bundle,
+                model_params=serialize(self.getModelParams()),
                 compiled_with=serialize(compiled),
                 custom_objects=code_for(self.getCustomObjects()),
                 features=tuple(features),

@@ -34,7 +34,9 @@ def parameters_of(stage: ModelParams) -> dict[str, Any]:
         if not stage.isDefined(param) or param.name in _NOT_LOGGED or is_secret(param.name):
             continue
         value = stage.getOrDefault(param)
-        if is_plain(value):
+        if param.name == "modelParams":
+            found |= {f"{param.name}.{name}": each for name, each in scalars(value).items()}
+        elif is_plain(value):
             if value not in ({}, [], None):
                 found[param.name] = value
         elif isinstance(value, (list, tuple)):

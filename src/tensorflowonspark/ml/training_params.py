@@ -1,5 +1,6 @@
 """Params of the estimator: the model, its data, and the settings of its training."""
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -13,10 +14,11 @@ from tensorflowonspark.driver.feed.job import Start
 from tensorflowonspark.errors import SpecError, did_you_mean
 from tensorflowonspark.keras.jax.cluster import ALONE
 from tensorflowonspark.ml.params import ModelParams, ModelSettings, as_mapping, defaults_of, has_params, positive
-from tensorflowonspark.ml.serialization import library_of
+from tensorflowonspark.ml.serialization import is_model, library_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+    from typing_extensions import Self
 
     from tensorflowonspark.keywords import EstimatorAccessors
     from tensorflowonspark.ml.model import KerasModel
@@ -73,12 +75,67 @@ def as_mapping_of_settings(value: Any) -> dict[str, Any]:
     return options
 
 
+def as_arguments(value: Any) -> dict[str, Any]:
+    """Return the keyword arguments of a function as a dict, for a `Param`."""
+    if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
+        raise TypeError("expected a dict of arguments by keyword, as in {'units': 16}")
+    return dict(value)
+
+
+def check_arguments(function: Callable[..., Any], arguments: Mapping[str, Any], *, complete: bool = False) -> None:
+    """Refuse arguments that the function which builds a model does not have.
+
+    Parameters
+    ----------
+    function : callable
+        The function; nothing is checked if Python does not know its parameters.
+    arguments : mapping
+        Arguments by keyword.
+    complete : bool
+        Whether to refuse a function that needs further arguments, too.
+
+    Raises
+    ------
+    SpecError
+        With the keyword that was probably meant.
+
+    Examples
+    --------
+    >>> def build(units=16): ...
+    >>> check_arguments(build, {"unit": 8})
+    Traceback (most recent call last):
+    tensorflowonspark.errors.SpecError: modelParams: build() takes no 'unit' (did you mean 'units'?), but: units
+    """
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return
+    name = f"{getattr(function, '__name__', function)}()"
+    variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    taken = {each.name: each for each in parameters if each.kind not in variable}
+    takes_any = any(each.kind is each.VAR_KEYWORD for each in parameters)
+    for keyword in arguments:
+        if keyword not in taken and not takes_any:
+            raise SpecError(
+                f"modelParams: {name} takes no {keyword!r}{did_you_mean(keyword, taken)}, but: "
+                f"{', '.join(taken) or 'no arguments'}"
+            )
+    needed = [keyword for keyword, each in taken.items() if each.default is each.empty and keyword not in arguments]
+    if complete and needed:
+        raise SpecError(
+            f"{name}, which builds the model, needs {needed[0]!r}: modelParams={{{needed[0]!r}: ...}} gives it"
+        )
+
+
 @dataclass(kw_only=True)
 class TrainingSettings(ModelSettings):
     """The params of a `KerasEstimator` but for the model. After a change run ``make keywords``.
 
     Parameters
     ----------
+    modelParams : mapping, optional
+        The arguments of the function that builds the model, by keyword, as in ``{"units": 16, "rate": 0.01}``: a grid
+        or a search varies them.
     labelCol : str
         The column of labels.
     labelCols : sequence of str, optional
@@ -147,6 +204,7 @@ class TrainingSettings(ModelSettings):
         Output of Keras on the chief: 0, 1 or 2; by default 0, and in a notebook 2, a line for each epoch.
     """
 
+    modelParams: Annotated[Mapping[str, Any] | None, as_arguments, {}] = None
     labelCol: str = "label"
     labelCols: Annotated[Sequence[str] | None, TypeConverters.toListString] = None
     weightCol: str | None = None
@@ -184,8 +242,8 @@ class EstimatorSettings(TrainingSettings):
     Parameters
     ----------
     model : keras.Model or callable
-        A model, compiled or with `optimizer`, `loss` and `metrics` given here; or a function without arguments that
-        returns one, which the nodes call. The driver needs TensorFlow only for the former.
+        A model, compiled or with `optimizer`, `loss` and `metrics` given here; or a function that returns one, which
+        the nodes call with `modelParams`. The driver needs TensorFlow only for the former.
     """
 
     model: Any = None
@@ -198,6 +256,27 @@ class TrainingParams(ModelParams, HasLabelCol, HasWeightCol, HasValidationIndica
     def __init__(self) -> None:
         super().__init__()
         self._setDefault(**defaults_of(EstimatorSettings))
+
+    def _assign(self, **values: Any) -> "Self":
+        super()._assign(**values)
+        if values.get("modelParams") is not None:
+            self._check_model_params()
+        return self
+
+    def _check_model_params(self, *, complete: bool = False) -> None:
+        """Refuse `modelParams` that the model does not take; with `complete` also a model that needs further ones.
+
+        Raises
+        ------
+        SpecError
+            If no function builds the model, or it has other parameters.
+        """
+        given, initial, arguments = self.getModel(), self.getInitialModel(), self.getModelParams()
+        if arguments and (initial is not None or is_model(given)):
+            built = "model is a Keras model" if initial is None else "initialModel takes the place of one"
+            raise SpecError(f"modelParams are the arguments of a function that builds the model, and {built}")
+        if initial is None and callable(given) and not is_model(given):
+            check_arguments(given, arguments, complete=complete)
 
     @property
     def _cluster_settings(self) -> dict[str, Any]:

@@ -296,8 +296,10 @@ def test_copies_and_params(spark):
     other = est.copy({est.epochs: 5})
     assert (est.getEpochs(), other.getEpochs()) == (2, 5)
     assert "passes over all rows" in est.explainParams()
-    models = dict(est.fitMultiple(lines(spark), [{est.epochs: 1}, {est.epochs: 3}]))
+    models = dict(est.fitMultiple(lines(spark), [{est.epochs: 1}, {est.epochs: 3, est.modelParams: {"rate": 0.5}}]))
     assert [models[number].summary.totalIterations for number in (0, 1)] == [1, 3]
+    rates = [float(models[number].keras().optimizer.learning_rate) for number in (0, 1)]
+    assert rates == pytest.approx([0.1, 0.5])
 
 
 def test_what_only_the_node_can_see_is_reported_by_it(spark):

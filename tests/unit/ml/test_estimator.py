@@ -1,9 +1,12 @@
 """Params of the estimator that are refused."""
 
+import functools
+
+import keras
 import pytest
 
 import tensorflowonspark as tfos
-from tensorflowonspark.ml import KerasEstimator
+from tensorflowonspark.ml import KerasEstimator, KerasModel
 from tests.support.lines import line
 
 pytestmark = [pytest.mark.masters("local"), pytest.mark.timeout(240)]
@@ -28,6 +31,9 @@ pytestmark = [pytest.mark.masters("local"), pytest.mark.timeout(240)]
         ({"clusterOptions": {"restarts": 1}}, r"'restarts' is a param of its own: .*restarts=\.\.\."),
         ({"clusterOptions": {"gpus_per_node": 1}}, r"'gpus_per_node' is a param of its own: .*gpusPerNode=\.\.\."),
         ({"clusterOptions": {"env": {"TOKEN": "x"}}}, r"'env' is a param of its own: [^x]*env=\.\.\."),
+        ({"modelParams": ["units"]}, r"^modelParams=\['units'\]: expected a dict of arguments by keyword"),
+        ({"modelParams": {1: 16}}, "^modelParams={1: 16}: expected a dict of arguments by keyword"),
+        ({"modelParams": {"rat": 0.2}}, r"line\(\) takes no 'rat' \(did you mean 'rate'\?\), but: rate"),
         ({"clusterOptions": {"epochs": 3}}, r"'epochs' is a param of its own: .*epochs=\.\.\."),
     ],
 )
@@ -49,6 +55,47 @@ def test_wrong_params_are_refused_at_once(params, told):
 def test_settings_that_do_not_fit_are_refused_before_anything_starts(params, told):
     with pytest.raises(tfos.SpecError, match=told):
         _ = KerasEstimator(line, **params)._cluster_settings
+
+
+def sized(units, rate=0.1, **_options):
+    raise NotImplementedError
+
+
+MODEL = keras.Sequential()
+
+
+@pytest.mark.parametrize(
+    ("model", "params", "told"),
+    [
+        (lambda units, rate: None, {"unit": 16}, r"takes no 'unit' \(did you mean 'units'\?\), but: units, rate"),
+        (sized, {"rate": 0.2}, r"^sized\(\), which builds the model, needs 'units': modelParams={'units': \.\.\.}"),
+        (sized, {"units": 4, "anything": 1}, None),
+        (functools.partial(sized, units=4), {}, None),
+        (dict, {"units": 4}, None),  # whose parameters Python does not know
+        (MODEL, {"units": 4}, "arguments of a function that builds the model, and model is a Keras model"),
+        (MODEL, {}, None),
+    ],
+)
+def test_arguments_of_the_function_that_builds_the_model(model, params, told):
+    """They are checked when they are set, and with those that are missing at the start of `fit`."""
+    est = KerasEstimator(model)
+    if told is None:
+        est.setModelParams(params)._check_model_params(complete=True)
+        assert est.getModelParams() == params
+        return
+    with pytest.raises(tfos.SpecError, match=told):
+        est.setModelParams(params)._check_model_params(complete=True)
+
+
+def test_a_model_and_its_arguments_can_be_replaced_one_after_the_other():
+    est = KerasEstimator(sized, modelParams={"units": 4}).setModel(lambda: line())
+    with pytest.raises(tfos.SpecError, match="takes no 'units', but: no arguments"):
+        est._check_model_params(complete=True)
+    est.setModelParams({})._check_model_params(complete=True)
+    further = est.setInitialModel(KerasModel())
+    further._check_model_params(complete=True)
+    with pytest.raises(tfos.SpecError, match="initialModel takes the place of one"):
+        further.setModelParams({"units": 4})
 
 
 POLICY = tfos.RestartPolicy(2)
