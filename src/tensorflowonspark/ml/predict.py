@@ -26,7 +26,7 @@ from tensorflowonspark.columns import (
     to_batch,
 )
 from tensorflowonspark.driver.spark.partitions import new_column
-from tensorflowonspark.errors import FeedError
+from tensorflowonspark.errors import FeedError, SpecError
 from tensorflowonspark.feed_messages import SplitManifest
 from tensorflowonspark.ml.distribution import DistributedModel, loaded
 from tensorflowonspark.ml.outputs import OutputGroups, result_values
@@ -207,6 +207,49 @@ def features_of(
     if taken.parameters is not None:
         return {parameter: arrays[column] for parameter, column in taken.parameters.items()}
     return arrays if by_name else selection.pick_features(arrays)
+
+
+def batch_of_row(value: Any, columns: Sequence[str]) -> pa.RecordBatch:
+    """Return the features of one row as a batch, whose types are those of the values.
+
+    Parameters
+    ----------
+    value : object
+        The value of the only column, or a mapping or a row of Spark with the values by column.
+    columns : sequence of str
+        The columns of features.
+
+    Raises
+    ------
+    SpecError
+        If a column is missing, or its values have no common type.
+
+    Examples
+    --------
+    >>> batch_of_row(np.array([1.0, 2.0]), ["features"]).schema
+    features: list<item: double>
+      child 0, item: double
+    """
+    if isinstance(value, tuple) and hasattr(value, "asDict"):
+        value = value.asDict()
+    if not isinstance(value, Mapping):
+        if len(columns) > 1:
+            raise SpecError(f"the model takes the columns {list(columns)}: give the row's values by column, as a dict")
+        value = {columns[0]: value}
+    missing = [name for name in columns if name not in value]
+    if missing:
+        raise SpecError(f"the row has no column {', '.join(map(repr, missing))}; it has {list(value)}")
+    return pa.RecordBatch.from_arrays([_of_one(name, value[name]) for name in columns], list(columns))
+
+
+def _of_one(name: str, value: Any) -> pa.Array:
+    plain = value.toArray() if hasattr(value, "toArray") else value  # a vector
+    if plain is None:
+        return pa.nulls(1, pa.float64())
+    try:
+        return pa.array([plain.tolist() if isinstance(plain, (np.ndarray, np.generic)) else plain])
+    except pa.ArrowException as error:
+        raise SpecError(f"column {name!r} holds {value!r}, of which no array can be made: {error}") from error
 
 
 def _slice(features: Any, start: int, stop: int) -> Any:
