@@ -12,10 +12,13 @@ from tensorflowonspark.driver.run import run
 from tensorflowonspark.errors import FeedError, SpecError
 from tensorflowonspark.ml.adapting import adapted
 from tensorflowonspark.ml.code import code_for
-from tensorflowonspark.ml.inputs import holds_arrays
+from tensorflowonspark.ml.inputs import column_shapes, holds_arrays
+from tensorflowonspark.ml.invalid_rows import without_invalid
 from tensorflowonspark.ml.model import KerasModel
+from tensorflowonspark.ml.model_bundle import inputs_of
 from tensorflowonspark.ml.params import check_columns
 from tensorflowonspark.ml.persistence import StageReader, StageWriter
+from tensorflowonspark.ml.predict import TakenColumns
 from tensorflowonspark.ml.serialization import is_model, serialize
 from tensorflowonspark.ml.tracking import log_fitted, tracked_fit
 from tensorflowonspark.ml.training import TrainingJob, check_compilation, train
@@ -103,7 +106,10 @@ class KerasEstimator(TrainingParams, Estimator[KerasModel], MLReadable["KerasEst
 
     def _fit(self, dataset: "DataFrame") -> KerasModel:
         options = {**self._cluster_settings, "start": self.getStart()}
+        self._check_model()
         frame, validation = self._select_rows(dataset)
+        if self.getHandleInvalid() == "skip":
+            frame, validation = self._skip_invalid(frame, validation)
         job = self._job(frame, validation)
         with tracked_fit(self, options) as fit:
             results = run(dataset.sparkSession, train, job, data=frame, validation=validation, **options)
@@ -114,8 +120,7 @@ class KerasEstimator(TrainingParams, Estimator[KerasModel], MLReadable["KerasEst
 
     def _select_rows(self, dataset: "DataFrame") -> "tuple[DataFrame, DataFrame | str | None]":
         """Return the columns to feed, and the rows to validate on: a DataFrame, or the column that marks them."""
-        weight = self._weight_column
-        columns = [*self._feature_columns, *self._label_columns, *([weight] if weight else [])]
+        columns = self._taken
         indicator: str | None = self._optional("validationIndicatorCol") or None  # Spark ML takes "" for none
         other = self.getValidationData()
         if indicator and other is not None:
@@ -126,9 +131,33 @@ class KerasEstimator(TrainingParams, Estimator[KerasModel], MLReadable["KerasEst
         if other is None:
             return frame, indicator
         check_columns(other, columns, "validationData")
-        return frame, select(other, list(dict.fromkeys(columns)))
+        return frame, select(other, columns)
 
-    def _job(self, frame: "DataFrame", validation: "DataFrame | str | None" = None) -> TrainingJob:
+    def _skip_invalid(
+        self, frame: "DataFrame", validation: "DataFrame | str | None"
+    ) -> "tuple[DataFrame, DataFrame | str | None]":
+        """Return the rows without those that have a null, or another shape than `shapes` or the given model has."""
+        initial, given, by_column = self.getInitialModel(), self.getModel(), self._by_column
+        known = inputs_of(given) if is_model(given) else ()
+        inputs = known if initial is None else initial._bundle.inputs
+        shapes = column_shapes(inputs, self._feature_columns, self._arrays(frame), by_column["shapes"])
+        taken = TakenColumns(tuple(self._taken), {**by_column, "shapes": shapes})
+        if validation is not None and not isinstance(validation, str):
+            validation = without_invalid(validation, taken, "rows of validationData")
+        return without_invalid(frame, taken), validation
+
+    @property
+    def _taken(self) -> list[str]:
+        """The columns of features, labels and weights."""
+        weight = self._weight_column
+        return list(dict.fromkeys([*self._feature_columns, *self._label_columns, *([weight] if weight else [])]))
+
+    def _arrays(self, frame: "DataFrame") -> list[str]:
+        """Return the columns of features whose values are arrays, vectors or bytes."""
+        return [name for name in self._feature_columns if holds_arrays(frame.schema[name].dataType)]
+
+    def _check_model(self) -> None:
+        """Refuse a model that can't be trained, before anything starts."""
         initial, given = self.getInitialModel(), self.getModel()
         if given is None and initial is None:
             raise SpecError("no model: KerasEstimator(model=...) takes a Keras model, or a function that builds one")
@@ -139,25 +168,31 @@ class KerasEstimator(TrainingParams, Estimator[KerasModel], MLReadable["KerasEst
         if initial is not None:
             initial._bundle.require_keras()
         self._check_model_params(complete=True)
+        if initial is None and is_model(given):
+            has_loop = self.getTrainFn() is not None
+            check_compilation(given, self._compiled_with, self.getCustomObjects(), has_loop=has_loop)
+
+    @property
+    def _compiled_with(self) -> dict[str, Any]:
+        """The arguments of ``compile`` that are set."""
         settings = {
             "optimizer": self.getOptimizer(),
             "loss": self.getLoss(),
             "metrics": self.getMetrics(),
             "loss_weights": self.getLossWeights(),
         }
-        compiled = {name: value for name, value in settings.items() if value is not None}
-        if initial is None and is_model(given):
-            has_loop = self.getTrainFn() is not None
-            check_compilation(given, compiled, self.getCustomObjects(), has_loop=has_loop)
-        features = self._feature_columns
+        return {name: value for name, value in settings.items() if value is not None}
+
+    def _job(self, frame: "DataFrame", validation: "DataFrame | str | None" = None) -> TrainingJob:
+        initial, given = self.getInitialModel(), self.getModel()
         try:
             return TrainingJob(
                 model=self._serialized_model(given, frame, validation) if initial is None else initial._bundle,
                 model_params=serialize(self.getModelParams()),
-                compiled_with=serialize(compiled),
+                compiled_with=serialize(self._compiled_with),
                 custom_objects=code_for(self.getCustomObjects()),
-                features=tuple(features),
-                arrays=tuple(name for name in features if holds_arrays(frame.schema[name].dataType)),
+                features=tuple(self._feature_columns),
+                arrays=tuple(self._arrays(frame)),
                 labels=tuple(self._label_columns),
                 weight=self._weight_column,
                 by_column=self._by_column,

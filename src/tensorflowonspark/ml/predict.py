@@ -122,7 +122,7 @@ def _predict_batch(
     except FeedError:
         if plan.invalid == "error":
             raise
-    valid = [number for number in range(batch.num_rows) if _is_valid(plan, batch.slice(number, 1))]
+    valid, _ = valid_rows(plan.taken, batch)
     if not valid:
         return pa.nulls(batch.num_rows, pa.struct(list(schema)))
     results = _structs(_results(plan, schema, batch.take(pa.array(valid, pa.int64())), partition, row), schema)
@@ -134,14 +134,6 @@ def _predict_batch(
 def _structs(results: "pa.RecordBatch | pa.Table", schema: pa.Schema) -> pa.StructArray:
     columns = [each.combine_chunks() if isinstance(each, pa.ChunkedArray) else each for each in results.columns]
     return pa.StructArray.from_arrays(columns, fields=list(schema))
-
-
-def _is_valid(plan: PredictPlan, row: pa.RecordBatch) -> bool:
-    try:
-        features_of(plan.taken, row)
-    except FeedError:
-        return False
-    return True
 
 
 def _results(plan: PredictPlan, schema: pa.Schema, batch: pa.RecordBatch, partition: int, row: int) -> pa.RecordBatch:
@@ -207,6 +199,34 @@ def features_of(
     if taken.parameters is not None:
         return {parameter: arrays[column] for parameter, column in taken.parameters.items()}
     return arrays if by_name else selection.pick_features(arrays)
+
+
+def valid_rows(taken: TakenColumns, batch: pa.RecordBatch, partition: int = 0, row: int = 0) -> tuple[list[int], str]:
+    """Return the places of the rows of a batch whose values can be converted, and why the first other one can't.
+
+    Parameters
+    ----------
+    taken : TakenColumns
+        The columns.
+    batch : pyarrow.RecordBatch
+        The rows.
+    partition, row : int
+        The partition's number and that of the batch's first row in it, for the reason.
+    """
+    every = list(range(batch.num_rows))
+    try:
+        if every:
+            features_of(taken, batch)
+        return every, ""
+    except FeedError:
+        valid, reason = [], ""
+    for place in every:
+        try:
+            features_of(taken, batch.slice(place, 1), partition, row + place)
+            valid.append(place)
+        except FeedError as error:
+            reason = reason or str(error)
+    return valid, reason
 
 
 def batch_of_row(value: Any, columns: Sequence[str]) -> pa.RecordBatch:

@@ -1,6 +1,7 @@
 """Fitting Keras models on DataFrames, as a user of Spark ML does it."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -302,9 +303,16 @@ def test_copies_and_params(spark):
     assert rates == pytest.approx([0.1, 0.5])
 
 
-def test_what_only_the_node_can_see_is_reported_by_it(spark):
+def test_what_only_the_node_can_see_is_reported_by_it(spark, caplog):
     with pytest.raises(tfos.NodeError, match="not compiled: compile it, or set optimizer and loss"):
         KerasEstimator(network, featuresCol="features", **QUIET).fit(lines(spark))
     nulls = lines(spark).withColumn("label", f.expr("if(label > 2.9, null, label)"))
     with pytest.raises(tfos.NodeError, match="column 'label' holds 3 nulls, the first in row 61"):
         KerasEstimator(line, **QUIET).fit(nulls.coalesce(1))
+    counting = {
+        "trainFn": lambda model, rows, validation, ctx: {"rows": [sum(int((w > 0).numpy().sum()) for *_, w in rows)]}
+    }
+    assert KerasEstimator(line, handleInvalid="skip", **counting, **QUIET).fit(nulls).history == {"rows": [61.0]}
+    assert re.search(
+        r"'skip': 3 of 64 rows are left out of training; of the first one, column 'label' .*1 null", caplog.text
+    )
