@@ -3,11 +3,11 @@
 from pyspark.sql import functions as f
 
 
-def line():
+def line(rate=0.1):
     import keras
 
     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, kernel_initializer="zeros")])
-    model.compile(keras.optimizers.SGD(0.1), "mse")
+    model.compile(keras.optimizers.SGD(rate), "mse")
     return model
 
 

@@ -4,7 +4,7 @@
   `persistence`; `adapting` of preprocessing layers (`layers`) over a DataFrame.
 - Nodes: `training`. A model travels as a `model_bundle`, with the `code` of the user's own classes; `serialization`
   makes it of a model in memory, `fetching` of a file.
-- Spark's Python workers: `predict` and `counting`, with models from `distribution`.
+- Spark's Python workers: `predict`, `invalid_rows` and `counting`, with models from `distribution`.
 - `inputs` and `outputs` map columns to a model's tensors and back.
 """
 

@@ -52,11 +52,19 @@ class DistributedModel:
 
 def loaded(distributed: DistributedModel) -> Call:
     """Return a function from the features of some rows to the model's outputs by name; later tasks get the same one."""
-    bundle = distributed.bundle
+    return _kept(distributed.file, distributed.bundle, distributed.layers, lambda: _load(distributed))
+
+
+def loaded_here(bundle: ModelBundle, layers: tuple[str, ...] = ()) -> Call:
+    """Return the function of a model whose data is in this process; later calls get the same one."""
+    return _kept(_file_name(bundle), bundle, layers, lambda: load_call(bundle, layers))
+
+
+def _kept(file: str, bundle: ModelBundle, layers: tuple[str, ...], load: Callable[[], Call]) -> Call:
     # A class can change where the model does not.
-    key = distributed.file, distributed.layers, bundle.signature, bundle.tags, bundle.code.digest
+    key = file, layers, bundle.signature, bundle.tags, bundle.code.digest
     if key not in _models:
-        _models[key] = _load(distributed)
+        _models[key] = load()
     _models.move_to_end(key)
     while len(_models) > _MAX_MODELS:
         _models.popitem(last=False)
@@ -226,12 +234,16 @@ def distribute(spark: "SparkSession", bundle: ModelBundle, layers: tuple[str, ..
     DistributedModel
         The model's description, with which a task loads it.
     """
-    name = f"model-{bundle.digest}"
+    name = _file_name(bundle)
     session = _identity(spark)
     if (session, name) not in _sent:
         _send(spark, name, bundle.data)
         _sent.add((session, name))
     return DistributedModel(name, replace(bundle, data=b"", layers={}), layers)
+
+
+def _file_name(bundle: ModelBundle) -> str:
+    return f"model-{bundle.digest}"
 
 
 def _send(spark: "SparkSession", name: str, data: bytes) -> None:

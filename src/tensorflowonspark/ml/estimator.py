@@ -1,6 +1,5 @@
 """The estimator: trains a Keras model on the rows of a DataFrame, on one or several nodes."""
 
-import logging
 from typing import TYPE_CHECKING, Any
 
 from pyspark.ml import Estimator
@@ -14,14 +13,18 @@ from tensorflowonspark.driver.run import run
 from tensorflowonspark.errors import FeedError, SpecError
 from tensorflowonspark.ml.adapting import adapted
 from tensorflowonspark.ml.code import code_for
-from tensorflowonspark.ml.inputs import holds_arrays
+from tensorflowonspark.ml.inputs import column_shapes, holds_arrays
+from tensorflowonspark.ml.invalid_rows import without_invalid
 from tensorflowonspark.ml.model import KerasModel
+from tensorflowonspark.ml.model_bundle import inputs_of
 from tensorflowonspark.ml.params import check_columns
 from tensorflowonspark.ml.persistence import StageReader, StageWriter
+from tensorflowonspark.ml.predict import TakenColumns
 from tensorflowonspark.ml.serialization import is_model, serialize
 from tensorflowonspark.ml.tracking import log_fitted, tracked_fit
 from tensorflowonspark.ml.training import TrainingJob, check_compilation, train
 from tensorflowonspark.ml.training_params import EstimatorSettings, TrainingParams
+from tensorflowonspark.settings import with_groups
 from tensorflowonspark.terminal import in_notebook
 
 if TYPE_CHECKING:
@@ -30,7 +33,6 @@ if TYPE_CHECKING:
 
     from tensorflowonspark.keywords import EstimatorKeywords, TrainingKeywords
 
-_log = logging.getLogger(__name__)
 _EPOCHS = 2  # Keras's output of a line for each epoch
 
 
@@ -105,15 +107,15 @@ class KerasEstimator(TrainingParams, Estimator[KerasModel], MLReadable["KerasEst
         return StageReader(lambda _bundle, _metadata: cls())
 
     def _fit(self, dataset: "DataFrame") -> KerasModel:
-        given = self._options_with_backend
+        options = {**with_groups(self._cluster_settings), "start": self.getStart()}
+        self._check_model()
         frame, validation = self._select_rows(dataset)
+        if self.getHandleInvalid() == "skip":
+            frame, validation = self._skip_invalid(frame, validation)
         job = self._job(frame, validation)
-        start = self._chosen_start
-        _log.info("training begins with %s (start)", start)
-        options = {"num_workers": self.getNumWorkers(), **given}
         feed = {name: options.pop(name) for name in list(options) if name in keywords_of(FeedSettings)}
+        data = Data(frame, **{**feed, "validation": validation})
         with tracked_fit(self, options) as fit:
-            data = Data(frame, validation=validation, start=start, **feed)
             results = run(dataset.sparkSession, train, job, data=data, **options)
         trained = next(each for each in results.values() if each is not None)
         model: KerasModel = self._copyValues(KerasModel(trained.bundle, history=trained.history))
@@ -122,8 +124,7 @@ class KerasEstimator(TrainingParams, Estimator[KerasModel], MLReadable["KerasEst
 
     def _select_rows(self, dataset: "DataFrame") -> "tuple[DataFrame, DataFrame | str | None]":
         """Return the columns to feed, and the rows to validate on: a DataFrame, or the column that marks them."""
-        weight = self._weight_column
-        columns = [*self._feature_columns, *self._label_columns, *([weight] if weight else [])]
+        columns = self._taken
         indicator: str | None = self._optional("validationIndicatorCol") or None  # Spark ML takes "" for none
         other = self.getValidationData()
         if indicator and other is not None:
@@ -134,9 +135,33 @@ class KerasEstimator(TrainingParams, Estimator[KerasModel], MLReadable["KerasEst
         if other is None:
             return frame, indicator
         check_columns(other, columns, "validationData")
-        return frame, select(other, list(dict.fromkeys(columns)))
+        return frame, select(other, columns)
 
-    def _job(self, frame: "DataFrame", validation: "DataFrame | str | None" = None) -> TrainingJob:
+    def _skip_invalid(
+        self, frame: "DataFrame", validation: "DataFrame | str | None"
+    ) -> "tuple[DataFrame, DataFrame | str | None]":
+        """Return the rows without those that have a null, or another shape than `shapes` or the given model has."""
+        initial, given, by_column = self.getInitialModel(), self.getModel(), self._by_column
+        known = inputs_of(given) if is_model(given) else ()
+        inputs = known if initial is None else initial._bundle.inputs
+        shapes = column_shapes(inputs, self._feature_columns, self._arrays(frame), by_column["shapes"])
+        taken = TakenColumns(tuple(self._taken), {**by_column, "shapes": shapes})
+        if validation is not None and not isinstance(validation, str):
+            validation = without_invalid(validation, taken, "rows of validationData")
+        return without_invalid(frame, taken), validation
+
+    @property
+    def _taken(self) -> list[str]:
+        """The columns of features, labels and weights."""
+        weight = self._weight_column
+        return list(dict.fromkeys([*self._feature_columns, *self._label_columns, *([weight] if weight else [])]))
+
+    def _arrays(self, frame: "DataFrame") -> list[str]:
+        """Return the columns of features whose values are arrays, vectors or bytes."""
+        return [name for name in self._feature_columns if holds_arrays(frame.schema[name].dataType)]
+
+    def _check_model(self) -> None:
+        """Refuse a model that can't be trained, before anything starts."""
         initial, given = self.getInitialModel(), self.getModel()
         if given is None and initial is None:
             raise SpecError("no model: KerasEstimator(model=...) takes a Keras model, or a function that builds one")
@@ -146,24 +171,32 @@ class KerasEstimator(TrainingParams, Estimator[KerasModel], MLReadable["KerasEst
             raise SpecError(f"initialModel={initial!r}: expected a fitted KerasModel")
         if initial is not None:
             initial._bundle.require_keras()
+        self._check_model_params(complete=True)
+        if initial is None and is_model(given):
+            has_loop = self.getTrainFn() is not None
+            check_compilation(given, self._compiled_with, self.getCustomObjects(), has_loop=has_loop)
+
+    @property
+    def _compiled_with(self) -> dict[str, Any]:
+        """The arguments of ``compile`` that are set."""
         settings = {
             "optimizer": self.getOptimizer(),
             "loss": self.getLoss(),
             "metrics": self.getMetrics(),
             "loss_weights": self.getLossWeights(),
         }
-        compiled = {name: value for name, value in settings.items() if value is not None}
-        if initial is None and is_model(given):
-            has_loop = self.getTrainFn() is not None
-            check_compilation(given, compiled, self.getCustomObjects(), has_loop=has_loop)
-        features = self._feature_columns
+        return {name: value for name, value in settings.items() if value is not None}
+
+    def _job(self, frame: "DataFrame", validation: "DataFrame | str | None" = None) -> TrainingJob:
+        initial, given = self.getInitialModel(), self.getModel()
         try:
             return TrainingJob(
                 model=self._serialized_model(given, frame, validation) if initial is None else initial._bundle,
-                compiled_with=serialize(compiled),
+                model_params=serialize(self.getModelParams()),
+                compiled_with=serialize(self._compiled_with),
                 custom_objects=code_for(self.getCustomObjects()),
-                features=tuple(features),
-                arrays=tuple(name for name in features if holds_arrays(frame.schema[name].dataType)),
+                features=tuple(self._feature_columns),
+                arrays=tuple(self._arrays(frame)),
                 labels=tuple(self._label_columns),
                 weight=self._weight_column,
                 by_column=self._by_column,

@@ -16,10 +16,8 @@ from pyspark.ml.linalg import VectorUDT
 from pyspark.sql.types import DataType, StructType
 
 from tensorflowonspark.errors import SpecError
-from tensorflowonspark.ml.distribution import load_call
+from tensorflowonspark.ml.distribution import loaded_here
 from tensorflowonspark.ml.model import KerasModel
-from tensorflowonspark.ml.outputs import result_values
-from tensorflowonspark.ml.predict import call_in_pieces, features_of
 from tensorflowonspark.ml.taken_types import TakenTypes
 
 if TYPE_CHECKING:
@@ -159,7 +157,7 @@ class _Predictor:
 
     def __init__(self, stage: KerasModel, taken: TakenTypes) -> None:
         self._stage, self._taken = stage, taken
-        self._call = load_call(stage._complete_bundle, stage._layers)
+        loaded_here(stage._complete_bundle, stage._layers)  # before the first request
 
     def predict(self, data: "pd.DataFrame", params: Mapping[str, Any] | None = None) -> "pd.DataFrame":  # noqa: ARG002
         """Return the result columns for each row; one with a null or a wrong shape is an error.
@@ -173,19 +171,16 @@ class _Predictor:
         """
         import pandas as pd
 
-        columns = self._stage._feature_columns
+        stage = self._stage
+        columns = stage._feature_columns
         missing = [name for name in columns if name not in data]
         if missing:
             raise SpecError(f"the data has no column {', '.join(map(repr, missing))}; it has {list(data)}")
         batch = self._taken.batch_of(data)
-        taken = self._stage._taken_columns(self._taken.schema)
-        features = features_of(taken, batch, by_name=self._stage._bundle.kind != "function")
-        values = call_in_pieces(self._call, features, batch, self._stage.getInferenceBatchSize())
         found: dict[str, Any] = {}
-        for outputs, names in self._stage._output_groups:
-            for name, result in result_values(outputs, names, values).items():
-                several = isinstance(result, dict)
-                found |= {f"{name}.{output}": each for output, each in result.items()} if several else {name: result}
+        for name, result in stage._results(batch, self._taken.schema, stage._layers, stage._output_groups).items():
+            several = isinstance(result, dict)
+            found |= {f"{name}.{output}": each for output, each in result.items()} if several else {name: result}
         return pd.DataFrame({name: _column(result) for name, result in found.items()}, index=data.index)
 
 

@@ -5,25 +5,45 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import cloudpickle
+import pyarrow as pa
 from pyspark.ml import Model
+from pyspark.ml.linalg import Vectors
 from pyspark.ml.util import MLReadable, MLWritable
+from pyspark.sql.pandas.types import from_arrow_schema
 
-from tensorflowonspark.columns import arrow_type, check_schema, natural_type
+from tensorflowonspark.columns import arrow_type, check_schema, natural_type, to_batch
 from tensorflowonspark.declarations import shows
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.ml.code import WithCode, code_for, pickled
-from tensorflowonspark.ml.distribution import distribute
+from tensorflowonspark.ml.distribution import distribute, loaded_here
 from tensorflowonspark.ml.fetching import fetch_keras_model, fetch_saved_model
 from tensorflowonspark.ml.inputs import TensorInfo, check_dtypes, column_shapes, holds_arrays
 from tensorflowonspark.ml.model_bundle import ModelBundle, described
-from tensorflowonspark.ml.outputs import Columns, OutputGroups, OutputInfo, result_types, struct_of
+from tensorflowonspark.ml.outputs import (
+    Columns,
+    OutputGroups,
+    OutputInfo,
+    classifier_of,
+    result_types,
+    result_values,
+    struct_of,
+    with_thresholds,
+)
 from tensorflowonspark.ml.params import ModelParams, ModelSettings, check_columns
 from tensorflowonspark.ml.persistence import StageReader, StageWriter
-from tensorflowonspark.ml.predict import PredictPlan, TakenColumns, with_results
+from tensorflowonspark.ml.predict import (
+    PredictPlan,
+    TakenColumns,
+    batch_of_row,
+    call_in_pieces,
+    features_of,
+    with_results,
+)
 from tensorflowonspark.ml.serialization import is_model, load_model, serialize_model
 from tensorflowonspark.ml.summary import TrainingSummary
 
 if TYPE_CHECKING:
+    from pyspark.ml.linalg import DenseVector
     from pyspark.sql import DataFrame
     from pyspark.sql.types import DataType, StructType
     from typing_extensions import Self, Unpack
@@ -298,6 +318,80 @@ class KerasModel(ModelParams, Model, MLReadable["KerasModel"], MLWritable):
             raise SpecError("this model has no history: it was not trained by a KerasEstimator")
         return TrainingSummary(self.history)
 
+    @property
+    def numClasses(self) -> int:
+        """The number of classes of a classifier.
+
+        Raises
+        ------
+        SpecError
+            If not exactly one output of the model has classes.
+        """
+        return classifier_of(self._bundle.outputs, "numClasses").classes
+
+    def predict(self, value: Any) -> Any:
+        """Return the prediction for one row, computed in this process.
+
+        Parameters
+        ----------
+        value : vector, array, number, str or mapping
+            The row's features: the value of the column of features; of several columns, the values by column, as a
+            dict or a row of Spark.
+
+        Returns
+        -------
+        float, list or dict
+            What ``transform`` writes into the column of predictions: the class of a classifier; several outputs by
+            name.
+
+        Raises
+        ------
+        SpecError
+            If a column's value is missing, or of a type that the model does not take.
+        FeedError
+            If a value is null, or has a wrong shape.
+
+        Examples
+        --------
+        >>> stage = KerasModel.from_function(lambda x: x.sum(axis=1), {"sum": ("float32", ())})
+        >>> stage.predict([1.0, 2.0])
+        3.0
+        """
+        (kind,) = result_types(self._outputs, Columns(probability="", raw="")).values()
+        batch = to_batch(self._of_one_row(value), pa.schema([("prediction", arrow_type(kind))]), 1)
+        return batch.column(0)[0].as_py()
+
+    def predictProbability(self, value: Any) -> "DenseVector":
+        """Return the probability of each class for one row, computed in this process.
+
+        Parameters
+        ----------
+        value : vector, array, number, str or mapping
+            The row's features, as in `predict`.
+
+        Returns
+        -------
+        DenseVector
+            As many probabilities as `numClasses`.
+
+        Raises
+        ------
+        SpecError
+            If not exactly one output of the model has classes, or as in `predict`.
+        FeedError
+            If a value is null, or has a wrong shape.
+
+        Examples
+        --------
+        >>> import keras
+        >>> stage = KerasModel.from_keras(keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, "sigmoid")]))
+        >>> stage.predictProbability([0.0, 0.0])
+        DenseVector([0.5, 0.5])
+        """
+        name = classifier_of(self._bundle.outputs, "predictProbability").tensor.name
+        found = self._of_one_row(value)["probability"]
+        return Vectors.dense((found[name] if isinstance(found, dict) else found)[0])
+
     def layer_outputs(self, layers: Sequence[str]) -> "KerasModel":
         """Return a stage that adds the outputs of layers, each as a column with the layer's name.
 
@@ -387,12 +481,34 @@ class KerasModel(ModelParams, Model, MLReadable["KerasModel"], MLWritable):
         return TakenColumns(tuple(columns), {**by_column, "shapes": shapes}, advice=advice)
 
     @property
+    def _outputs(self) -> tuple[OutputInfo, ...]:
+        """The model's own outputs, with the thresholds of their classes."""
+        thresholds = self.getThresholds()
+        return self._bundle.outputs if thresholds is None else with_thresholds(self._bundle.outputs, thresholds)
+
+    @property
     def _output_groups(self) -> OutputGroups:
         """The model's own outputs, or those of layers, with the names of their columns."""
         if self._layers:
             return tuple(((OutputInfo(self._bundle.layers[name]),), Columns(name, "", "")) for name in self._layers)
         columns = Columns(self.getPredictionCol(), self.getProbabilityCol(), self.getRawPredictionCol())
-        return ((self._bundle.outputs, columns),)
+        return ((self._outputs, columns),)
+
+    def _results(
+        self, batch: pa.RecordBatch, schema: "StructType", layers: tuple[str, ...], groups: OutputGroups
+    ) -> dict[str, Any]:
+        """Return the values of result columns for some rows, computed in this process."""
+        taken = self._taken_columns(schema)
+        check_dtypes(self._bundle.inputs, _dtypes(schema, self._feature_columns, taken.by_column["shapes"]))
+        features = features_of(taken, batch, by_name=self._bundle.kind != "function")
+        call = loaded_here(self._complete_bundle, layers)
+        values = call_in_pieces(call, features, batch, self.getInferenceBatchSize())
+        return {name: each for group in groups for name, each in result_values(*group, values).items()}
+
+    def _of_one_row(self, value: Any) -> dict[str, Any]:
+        """Return the values of the result columns for one row, by their default names."""
+        batch = batch_of_row(value, self._feature_columns)
+        return self._results(batch, from_arrow_schema(batch.schema), (), ((self._outputs, Columns()),))
 
     @property
     def _result_types(self) -> "dict[str, DataType]":
@@ -411,7 +527,7 @@ class KerasModel(ModelParams, Model, MLReadable["KerasModel"], MLWritable):
                 f"the DataFrame has a column {existing[0]!r} already: drop it, or set another predictionCol"
             )
         taken = self._taken_columns(dataset.schema, _ADVICE)
-        check_dtypes(self._bundle.inputs, _dtypes(dataset, features, taken.by_column["shapes"]))
+        check_dtypes(self._bundle.inputs, _dtypes(dataset.schema, features, taken.by_column["shapes"]))
         plan = PredictPlan(
             model=distribute(dataset.sparkSession, self._complete_bundle, self._layers),
             taken=taken,
@@ -423,11 +539,11 @@ class KerasModel(ModelParams, Model, MLReadable["KerasModel"], MLWritable):
         return with_results(plan, dataset)
 
 
-def _dtypes(frame: "DataFrame", features: Sequence[str], shapes: Mapping[str, Any]) -> dict[str, str]:
+def _dtypes(schema: "StructType", features: Sequence[str], shapes: Mapping[str, Any]) -> dict[str, str]:
     """Return the dtype of each feature column, as `check_dtypes` takes them."""
     dtypes = {}
     for name in features:
-        dtype, _, text = natural_type(name, arrow_type(frame.schema[name].dataType))
+        dtype, _, text = natural_type(name, arrow_type(schema[name].dataType))
         # The bytes of a column with a shape are numbers.
         dtypes[name] = "string" if text or (dtype.kind == "O" and name not in shapes) else dtype.name
     return dtypes

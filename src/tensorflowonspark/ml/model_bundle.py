@@ -4,6 +4,7 @@ import io
 import zipfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -59,7 +60,7 @@ class ModelBundle:
     code: Code = field(default_factory=Code)
     distrusted: bool = False
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """A hash of the data, which names it."""
         return sha256(self.data).hexdigest()[:32]

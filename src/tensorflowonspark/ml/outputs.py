@@ -6,7 +6,7 @@ with several outputs.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +37,14 @@ class OutputInfo:
     tensor: TensorInfo
     meaning: Meaning = Meaning.VALUES
     logits: bool = False  # not probabilities
+    thresholds: tuple[float, ...] = ()  # of the classes; none if the most probable class is predicted
+
+    @property
+    def classes(self) -> int:
+        """The number of classes; 0 for plain numbers."""
+        if self.meaning is Meaning.CLASSES:
+            return self.tensor.shape[-1] or 0
+        return 2 if self.meaning is Meaning.BINARY else 0
 
 
 @dataclass(frozen=True)
@@ -126,6 +134,45 @@ def _prediction_type(output: OutputInfo) -> "DataType":
     return spark_type(output.tensor.dtype, 0 if is_one else len(output.tensor.shape))
 
 
+def with_thresholds(outputs: Sequence[OutputInfo], thresholds: Sequence[float]) -> tuple[OutputInfo, ...]:
+    """Return a model's outputs with the thresholds of its classes.
+
+    Raises
+    ------
+    SpecError
+        If the model has no classes, or another number of them.
+
+    Examples
+    --------
+    >>> with_thresholds([OutputInfo(TensorInfo("y", (3,), "float32"), Meaning.CLASSES)], [0.5, 0.5])
+    Traceback (most recent call last):
+    tensorflowonspark.errors.SpecError: thresholds=[0.5, 0.5]: expected 3 numbers, one for each class of the model
+    """
+    classified = classifier_of(outputs, f"thresholds={list(thresholds)}")
+    if len(thresholds) != classified.classes:
+        raise SpecError(
+            f"thresholds={list(thresholds)}: expected {classified.classes} numbers, one for each class of the model"
+        )
+    return tuple(replace(each, thresholds=tuple(thresholds)) if each is classified else each for each in outputs)
+
+
+def classifier_of(outputs: Sequence[OutputInfo], asked: str) -> OutputInfo:
+    """Return the output of a model that has classes; `asked` is what needs it, for the error.
+
+    Raises
+    ------
+    SpecError
+        If no output has classes, or several have.
+    """
+    found = [each for each in outputs if each.classes]
+    if len(found) != 1:
+        raise SpecError(
+            f"{asked} needs a model with one output of classes, and this one has {len(found)}. An output has classes "
+            "by a loss of probabilities (a cross-entropy), or by the activation of its layer (softmax, sigmoid)"
+        )
+    return found[0]
+
+
 def spark_type(dtype: str, rank: int) -> "DataType":
     """Return the Spark type of values with a dtype and a number of dimensions.
 
@@ -188,10 +235,17 @@ def result_values(outputs: Sequence[OutputInfo], columns: Columns, values: Mappi
             continue
         raw = _both(received, output.logits) if output.meaning is Meaning.BINARY else received
         results[columns.raw][name] = raw
-        results[columns.probability][name] = _probabilities(raw, output)
-        results[columns.prediction][name] = np.argmax(raw, axis=-1).astype(np.float64)
+        results[columns.probability][name] = probabilities = _probabilities(raw, output)
+        scores = _scaled(probabilities, output.thresholds) if output.thresholds else raw
+        results[columns.prediction][name] = np.argmax(scores, axis=-1).astype(np.float64)
     single = len(outputs) == 1
     return {name: next(iter(by.values())) if single else by for name, by in results.items() if name and by}
+
+
+def _scaled(probabilities: Numbers, thresholds: Sequence[float]) -> Numbers:
+    """Return probabilities divided by thresholds, in Spark ML's way: a class of probability 0 is never predicted."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(probabilities > 0, probabilities / np.asarray(thresholds), -1.0)
 
 
 def _both(second: Numbers, logits: bool) -> Numbers:

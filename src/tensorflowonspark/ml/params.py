@@ -42,6 +42,14 @@ def one_of(*choices: str) -> Callable[[Any], str]:
     return convert
 
 
+def as_thresholds(value: Any) -> list[float]:
+    """Return thresholds of classes, for a `Param`."""
+    numbers: list[float] = TypeConverters.toListFloat(value)
+    if not all(each >= 0 for each in numbers) or numbers.count(0) > 1:
+        raise TypeError("expected a number above 0 for each class, but for one that may be 0")
+    return numbers
+
+
 def as_mapping(value: Any) -> dict[Any, Any]:
     """Return a mapping as a dict, for a `Param`."""
     if not isinstance(value, Mapping):
@@ -80,6 +88,9 @@ class ModelSettings:
         The column of probabilities, which classifiers add; an empty name leaves it out, as in Spark ML.
     rawPredictionCol : str
         The column of a classifier's own outputs; an empty name leaves it out, as in Spark ML.
+    thresholds : sequence of float, optional
+        A number for each class of a classifier, as in Spark ML: the prediction is the class whose probability, divided
+        by its number, is the greatest. All are above 0, but for one that may be 0.
     shapes : mapping, optional
         Shape of one row's value, by column; by default that of the model's input.
     dtypes : mapping, optional
@@ -87,8 +98,9 @@ class ModelSettings:
     fill : mapping, optional
         Value that replaces a null, by column.
     handleInvalid : {"error", "keep", "skip"}
-        Handling of rows with a null or a wrong shape in ``transform``: an error, results that are null ("keep"), or
-        none: they are left out ("skip").
+        Handling of rows with a null or a wrong shape. In ``transform``: an error, results that are null ("keep"), or
+        none: they are left out ("skip"). In ``fit`` "skip" leaves them out of training, and says how many; with
+        "keep", too, they are an error.
     inferenceBatchSize : int, optional
         Rows per call of the model in ``transform``; by default as many as hold 4 MB, from 32 to 8,192.
     customObjects : mapping, optional
@@ -100,6 +112,7 @@ class ModelSettings:
     predictionCol: str = "prediction"
     probabilityCol: str = "probability"
     rawPredictionCol: str = "rawPrediction"
+    thresholds: Annotated[Sequence[float] | None, as_thresholds] = None
     shapes: Annotated[Mapping[str, Sequence[int | None]] | None, as_mapping, {}] = None
     dtypes: Annotated[Mapping[str, str] | None, as_mapping, {}] = None
     fill: Annotated[Mapping[str, Any] | None, as_mapping, {}] = None

@@ -145,9 +145,8 @@ class StageReader(MLReader[Stage]):
         stage._resetUid(metadata["uid"])
         DefaultParamsReader.getAndSetParams(stage, metadata)
         objects = Path(directory, "objects", _OBJECTS)
-        options = stage.getOrDefault("clusterOptions") if stage.hasParam("clusterOptions") else {}
         # The environment of nodes names what Python imports and the linker loads.
-        code = {f"objects/{_OBJECTS}": objects.exists(), "clusterOptions.env": "env" in options}
+        code = {f"objects/{_OBJECTS}": objects.exists(), "env": stage.hasParam("env") and bool(stage._optional("env"))}
         check_code(path, [name for name, held in code.items() if held], spark)
         if objects.exists():
             for name, value in pickle.loads(objects.read_bytes()).items():

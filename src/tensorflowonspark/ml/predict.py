@@ -26,7 +26,7 @@ from tensorflowonspark.columns import (
     to_batch,
 )
 from tensorflowonspark.driver.spark.partitions import new_column
-from tensorflowonspark.errors import FeedError
+from tensorflowonspark.errors import FeedError, SpecError
 from tensorflowonspark.feed_messages import SplitManifest
 from tensorflowonspark.ml.distribution import DistributedModel, loaded
 from tensorflowonspark.ml.outputs import OutputGroups, result_values
@@ -122,7 +122,7 @@ def _predict_batch(
     except FeedError:
         if plan.invalid == "error":
             raise
-    valid = [number for number in range(batch.num_rows) if _is_valid(plan, batch.slice(number, 1))]
+    valid, _ = valid_rows(plan.taken, batch)
     if not valid:
         return pa.nulls(batch.num_rows, pa.struct(list(schema)))
     results = _structs(_results(plan, schema, batch.take(pa.array(valid, pa.int64())), partition, row), schema)
@@ -134,14 +134,6 @@ def _predict_batch(
 def _structs(results: "pa.RecordBatch | pa.Table", schema: pa.Schema) -> pa.StructArray:
     columns = [each.combine_chunks() if isinstance(each, pa.ChunkedArray) else each for each in results.columns]
     return pa.StructArray.from_arrays(columns, fields=list(schema))
-
-
-def _is_valid(plan: PredictPlan, row: pa.RecordBatch) -> bool:
-    try:
-        features_of(plan.taken, row)
-    except FeedError:
-        return False
-    return True
 
 
 def _results(plan: PredictPlan, schema: pa.Schema, batch: pa.RecordBatch, partition: int, row: int) -> pa.RecordBatch:
@@ -207,6 +199,77 @@ def features_of(
     if taken.parameters is not None:
         return {parameter: arrays[column] for parameter, column in taken.parameters.items()}
     return arrays if by_name else selection.pick_features(arrays)
+
+
+def valid_rows(taken: TakenColumns, batch: pa.RecordBatch, partition: int = 0, row: int = 0) -> tuple[list[int], str]:
+    """Return the places of the rows of a batch whose values can be converted, and why the first other one can't.
+
+    Parameters
+    ----------
+    taken : TakenColumns
+        The columns.
+    batch : pyarrow.RecordBatch
+        The rows.
+    partition, row : int
+        The partition's number and that of the batch's first row in it, for the reason.
+    """
+    every = list(range(batch.num_rows))
+    try:
+        if every:
+            features_of(taken, batch)
+        return every, ""
+    except FeedError:
+        valid, reason = [], ""
+    for place in every:
+        try:
+            features_of(taken, batch.slice(place, 1), partition, row + place)
+            valid.append(place)
+        except FeedError as error:
+            reason = reason or str(error)
+    return valid, reason
+
+
+def batch_of_row(value: Any, columns: Sequence[str]) -> pa.RecordBatch:
+    """Return the features of one row as a batch, whose types are those of the values.
+
+    Parameters
+    ----------
+    value : object
+        The value of the only column, or a mapping or a row of Spark with the values by column.
+    columns : sequence of str
+        The columns of features.
+
+    Raises
+    ------
+    SpecError
+        If a column is missing, or its values have no common type.
+
+    Examples
+    --------
+    >>> batch_of_row(np.array([1.0, 2.0]), ["features"]).schema
+    features: list<item: double>
+      child 0, item: double
+    """
+    if isinstance(value, tuple) and hasattr(value, "asDict"):
+        value = value.asDict()
+    if not isinstance(value, Mapping):
+        if len(columns) > 1:
+            raise SpecError(f"the model takes the columns {list(columns)}: give the row's values by column, as a dict")
+        value = {columns[0]: value}
+    missing = [name for name in columns if name not in value]
+    if missing:
+        raise SpecError(f"the row has no column {', '.join(map(repr, missing))}; it has {list(value)}")
+    return pa.RecordBatch.from_arrays([_of_one(name, value[name]) for name in columns], list(columns))
+
+
+def _of_one(name: str, value: Any) -> pa.Array:
+    plain = value.toArray() if hasattr(value, "toArray") else value  # a vector
+    if plain is None:
+        return pa.nulls(1, pa.float64())
+    try:
+        return pa.array([plain.tolist() if isinstance(plain, (np.ndarray, np.generic)) else plain])
+    except pa.ArrowException as error:
+        raise SpecError(f"column {name!r} holds {value!r}, of which no array can be made: {error}") from error
 
 
 def _slice(features: Any, start: int, stop: int) -> Any:

@@ -22,6 +22,8 @@ class TrainingSummary:
     >>> summary = TrainingSummary({"loss": [2.0, 1.0], "val_loss": [2.5, 1.5]})
     >>> summary.totalIterations, summary.objectiveHistory
     (2, [2.0, 1.0])
+    >>> summary
+    TrainingSummary(2 epochs, loss=1, val_loss=1.5)
     >>> summary.history(spark).show()
     +-----+----+--------+
     |epoch|loss|val_loss|
@@ -44,6 +46,15 @@ class TrainingSummary:
     def objectiveHistory(self) -> list[float]:  # noqa: N802 - Spark ML's name
         """The loss of each epoch."""
         return self._history.get("loss", [])
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The value of each metric after the last epoch."""
+        return {name: values[-1] for name, values in self._history.items() if values}
+
+    def __repr__(self) -> str:
+        shown = [f"{name}={value:.4g}" for name, value in self.metrics.items()]
+        return f"TrainingSummary({', '.join([f'{self.totalIterations} epochs', *shown])})"
 
     def history(self, spark: "SparkSession") -> "DataFrame":
         """Return the history as a DataFrame.

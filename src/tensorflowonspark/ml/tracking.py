@@ -11,6 +11,7 @@ from tensorflowonspark.ml.model import KerasModel
 from tensorflowonspark.ml.params import ModelParams, is_plain
 from tensorflowonspark.ml.taken_types import TakenTypes
 from tensorflowonspark.secrecy import is_secret
+from tensorflowonspark.settings import Dashboard, as_group
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -19,7 +20,8 @@ _MODEL_SECONDS = 30.0  # to log a model, and
 _BYTES_PER_SECOND = 2e6  # of its data
 _AUTOLOG = "mlflow.pyspark.ml"
 _MODEL = f"{KerasModel.__module__}.{KerasModel.__name__}"
-_NOT_LOGGED = ("callbacks", "clusterOptions", "customObjects", "initialModel", "model", "trainFn", "validationData")
+_OBJECTS = ("callbacks", "clusterOptions", "customObjects", "initialModel", "model", "trainFn", "validationData")
+_NOT_LOGGED = (*_OBJECTS, "env")  # which may hold secrets
 
 
 def parameters_of(stage: ModelParams) -> dict[str, Any]:
@@ -33,7 +35,9 @@ def parameters_of(stage: ModelParams) -> dict[str, Any]:
         if not stage.isDefined(param) or param.name in _NOT_LOGGED or is_secret(param.name):
             continue
         value = stage.getOrDefault(param)
-        if is_plain(value):
+        if param.name == "modelParams":
+            found |= {f"{param.name}.{name}": each for name, each in scalars(value).items()}
+        elif is_plain(value):
             if value not in ({}, [], None):
                 found[param.name] = value
         elif isinstance(value, (list, tuple)):
@@ -54,7 +58,7 @@ def _number(value: Any) -> Any:
 @contextmanager
 def tracked_fit(stage: ModelParams, options: Mapping[str, Any]) -> Iterator[Fit | None]:
     """Have the cluster that is started in the block log the params of an estimator; None if it logs nothing."""
-    if options.get("tracking", "auto") != "auto":
+    if as_group(Dashboard, options.get("dashboard"), "dashboard").tracking != "auto":
         yield None
         return
     with fit_parameters(parameters_of(stage)) as fit:

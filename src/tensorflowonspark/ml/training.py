@@ -33,6 +33,7 @@ class TrainingJob:
     """The model to train, its data, and the settings of the training; sent to every node."""
 
     model: Any  # serialized, or a function
+    model_params: Mapping[str, Any]  # serialized: the arguments of the function
     compiled_with: Mapping[str, Any]  # serialized: optimizer, loss, metrics, loss_weights
     custom_objects: Code
     features: tuple[str, ...]
@@ -203,7 +204,7 @@ def _keras() -> Any:
 
 def _model(job: TrainingJob) -> Any:
     given = deserialize(job.model, job.custom_objects.load())
-    model = given if is_model(given) else given()
+    model = given if is_model(given) else given(**deserialize(job.model_params, job.custom_objects.load()))
     if not is_model(model):
         raise SpecError(f"model: the function returned {model!r}; expected a Keras model")
     return model

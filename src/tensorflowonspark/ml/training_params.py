@@ -1,5 +1,6 @@
 """Params of the estimator: the model, its data, and the settings of its training."""
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -8,26 +9,45 @@ from pyspark.ml.param import TypeConverters
 from pyspark.ml.param.shared import HasLabelCol, HasSeed, HasValidationIndicatorCol, HasWeightCol
 
 from tensorflowonspark.declarations import keywords_of
+from tensorflowonspark.driver.feed.data import FeedSettings
 from tensorflowonspark.driver.feed.job import Start
 from tensorflowonspark.errors import SpecError, did_you_mean
 from tensorflowonspark.keras.jax.cluster import ALONE
 from tensorflowonspark.ml.params import ModelParams, ModelSettings, as_mapping, defaults_of, has_params, positive
-from tensorflowonspark.ml.serialization import library_of
-from tensorflowonspark.settings import ClusterSettings
+from tensorflowonspark.ml.serialization import is_model, library_of
+from tensorflowonspark.restart_policy import RestartPolicy
+from tensorflowonspark.settings import GROUPS, ClusterSettings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+    from typing_extensions import Self
 
     from tensorflowonspark.keywords import EstimatorAccessors
     from tensorflowonspark.ml.model import KerasModel
 else:
     EstimatorAccessors = object
 
-_NEED_NO_LENGTH = ("keras", "tensorflowonspark", "tf_keras")  # top-level packages
+# Settings of a cluster that are params, which `clusterOptions` must not set as well.
+_CLUSTER_PARAMS = {"num_workers": "numWorkers", "restarts": "restarts", "gpus_per_node": "gpusPerNode", "env": "env"}
 Backend = Literal["tensorflow", "jax", "torch"]
 Precision = Literal["mixed_float16", "mixed_bfloat16", "float32"]
 Strategy = Literal["synchronous", "local_sgd", "diloco"]
 TrainFn = Callable[[Any, Any, Any, Any], Mapping[str, Sequence[float]] | None]
+
+
+def as_workers(value: Any) -> int | tuple[int, ...]:
+    """Return a number of workers, or the fewest and the most, for a `Param`."""
+    return tuple(map(positive, value)) if isinstance(value, (list, tuple)) else positive(value)
+
+
+def as_restarts(value: Any) -> RestartPolicy | int:
+    """Return a `RestartPolicy` or a number of restarts, for a `Param`."""
+    if isinstance(value, RestartPolicy):
+        return value
+    number = int(TypeConverters.toInt(value))
+    if number < 0:
+        raise TypeError("expected 0 or more restarts, or a RestartPolicy")
+    return number
 
 
 def as_mapping_of_settings(value: Any) -> dict[str, Any]:
@@ -36,20 +56,79 @@ def as_mapping_of_settings(value: Any) -> dict[str, Any]:
     Raises
     ------
     SpecError
-        If a cluster has no setting of a name.
+        If a cluster has no setting of a name, or a param sets it.
 
     Examples
     --------
     >>> as_mapping_of_settings({"logdir": "/logs"})
     Traceback (most recent call last):
-    tensorflowonspark.errors.SpecError: clusterOptions: a cluster has no setting 'logdir' (did you mean 'logs'?)
+    tensorflowonspark.errors.SpecError: clusterOptions: a cluster has no setting 'logdir' (did you mean 'log_dir'?)
     """
     options = as_mapping(value)
-    known = [*keywords_of(ClusterSettings), "report"]
+    known = [*keywords_of(ClusterSettings), *keywords_of(FeedSettings)]
+    known += [name for kind in GROUPS.values() for name in keywords_of(kind)]
+    params = {**{name: name for name in keywords_of(EstimatorSettings)}, **_CLUSTER_PARAMS}
+    params |= {"validation": "validationData"}
     for name in options:
+        if name in params:
+            raise SpecError(
+                f"clusterOptions: {name!r} is a param of its own: KerasEstimator(..., {params[name]}=...) sets it"
+            )
         if name not in known:
             raise SpecError(f"clusterOptions: a cluster has no setting {name!r}{did_you_mean(str(name), known)}")
     return options
+
+
+def as_arguments(value: Any) -> dict[str, Any]:
+    """Return the keyword arguments of a function as a dict, for a `Param`."""
+    if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
+        raise TypeError("expected a dict of arguments by keyword, as in {'units': 16}")
+    return dict(value)
+
+
+def check_arguments(function: Callable[..., Any], arguments: Mapping[str, Any], *, complete: bool = False) -> None:
+    """Refuse arguments that the function which builds a model does not have.
+
+    Parameters
+    ----------
+    function : callable
+        The function; nothing is checked if Python does not know its parameters.
+    arguments : mapping
+        Arguments by keyword.
+    complete : bool
+        Whether to refuse a function that needs further arguments, too.
+
+    Raises
+    ------
+    SpecError
+        With the keyword that was probably meant.
+
+    Examples
+    --------
+    >>> def build(units=16): ...
+    >>> check_arguments(build, {"unit": 8})
+    Traceback (most recent call last):
+    tensorflowonspark.errors.SpecError: modelParams: build() takes no 'unit' (did you mean 'units'?), but: units
+    """
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return
+    name = f"{getattr(function, '__name__', function)}()"
+    variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    taken = {each.name: each for each in parameters if each.kind not in variable}
+    takes_any = any(each.kind is each.VAR_KEYWORD for each in parameters)
+    for keyword in arguments:
+        if keyword not in taken and not takes_any:
+            raise SpecError(
+                f"modelParams: {name} takes no {keyword!r}{did_you_mean(keyword, taken)}, but: "
+                f"{', '.join(taken) or 'no arguments'}"
+            )
+    needed = [keyword for keyword, each in taken.items() if each.default is each.empty and keyword not in arguments]
+    if complete and needed:
+        raise SpecError(
+            f"{name}, which builds the model, needs {needed[0]!r}: modelParams={{{needed[0]!r}: ...}} gives it"
+        )
 
 
 @dataclass(kw_only=True)
@@ -58,6 +137,9 @@ class TrainingSettings(ModelSettings):
 
     Parameters
     ----------
+    modelParams : mapping, optional
+        The arguments of the function that builds the model, by keyword, as in ``{"units": 16, "rate": 0.01}``: a grid
+        or a search varies them.
     labelCol : str
         The column of labels.
     labelCols : sequence of str, optional
@@ -80,8 +162,16 @@ class TrainingSettings(ModelSettings):
         Weight of the rows of each class, by its number.
     callbacks : sequence of keras.callbacks.Callback, optional
         Callbacks of ``fit``.
-    numWorkers : int
-        Nodes that train together; each takes a task slot of Spark.
+    numWorkers : int or (int, int)
+        Nodes that train together; each takes a task slot of Spark. Or the fewest and the most, as ``num_workers`` of
+        `Cluster`.
+    restarts : RestartPolicy or int
+        How often the nodes are started again when one has failed, as ``restarts`` of `Cluster`; with `checkpointDir`
+        the training goes on after its last complete epoch.
+    gpusPerNode : int, optional
+        The number of GPUs that Spark assigns to each node, as ``gpus_per_node`` of `Cluster`.
+    env : mapping of str to str, optional
+        Environment variables of the nodes, as ``env`` of `Cluster`.
     epochs : int
         Passes over all rows.
     batchSize : int
@@ -90,12 +180,10 @@ class TrainingSettings(ModelSettings):
         Steps per execution of Keras's training function, as in ``Model.compile``.
     seed : int
         Seed of the initial weights and of the order of rows.
-    start : {"all_rows", "first_rows"}, optional
-        When training begins. With "all_rows" each epoch is a full shuffle, whose order follows from the seed. With
-        "first_rows" the first epoch takes the rows as they arrive, shuffled only among those that arrive together;
-        its number of steps is unknown before its end. If unset, the estimator chooses: "all_rows" if `seed` is set
-        (equal results are wanted), with `trainFn`, and with callbacks of classes that are not Keras's own (which may
-        need the number of steps); otherwise "first_rows".
+    start : {"all_rows", "first_rows"}
+        When training begins, as `start` of ``tensorflowonspark.run``. With "all_rows" each epoch is a full shuffle,
+        whose order follows from the seed. With "first_rows" the first epoch takes the rows as they arrive, shuffled
+        only among those that arrive together; its number of steps is unknown before its end.
     strategy : {"synchronous", "local_sgd", "diloco"}
         How the nodes train one model: with the sum of their gradients at each step, or apart with weights that are
         averaged in rounds, by `tensorflowonspark.keras.LocalSGD` or `DiLoCo` with their defaults. For other settings
@@ -114,11 +202,13 @@ class TrainingSettings(ModelSettings):
         The backend of Keras on the nodes; by default that of their environment. The fitted model works with any. With
         JAX the executors need jax beside TensorFlow; torch trains on one worker.
     clusterOptions : mapping, optional
-        Further settings of `Cluster`, as ``{"log_level": "WARNING"}``, and the ``report`` of ``tensorflowonspark.run``.
+        Further settings of the cluster and its feed, each by itself: ``{"log_level": "WARNING", "cache": "memory"}``
+        (docs/reference/settings.md). Those that are params are refused here.
     verbose : int
         Output of Keras on the chief: 0, 1 or 2; by default 0, and in a notebook 2, a line for each epoch.
     """
 
+    modelParams: Annotated[Mapping[str, Any] | None, as_arguments, {}] = None
     labelCol: str = "label"
     labelCols: Annotated[Sequence[str] | None, TypeConverters.toListString] = None
     weightCol: str | None = None
@@ -130,12 +220,15 @@ class TrainingSettings(ModelSettings):
     lossWeights: Any = None
     classWeight: Annotated[Mapping[int, float] | None, as_mapping] = None
     callbacks: Annotated[Sequence[Any] | None, TypeConverters.toList, []] = None
-    numWorkers: Annotated[int, positive] = 1
+    numWorkers: Annotated[int | tuple[int, int], as_workers] = 1
+    restarts: Annotated[RestartPolicy | int, as_restarts] = 0
+    gpusPerNode: Annotated[int | None, positive] = None
+    env: Annotated[Mapping[str, str] | None, as_mapping, {}] = None
     epochs: Annotated[int, positive] = 1
     batchSize: Annotated[int, positive] = 32
     stepsPerExecution: Annotated[int, positive] = 1
     seed: int = 0
-    start: Start | None = None
+    start: Start = "all_rows"
     strategy: Strategy = "synchronous"
     mixedPrecision: Precision | None = None
     checkpointDir: Annotated[str | None, TypeConverters.toString] = None
@@ -153,8 +246,8 @@ class EstimatorSettings(TrainingSettings):
     Parameters
     ----------
     model : keras.Model or callable
-        A model, compiled or with `optimizer`, `loss` and `metrics` given here; or a function without arguments that
-        returns one, which the nodes call. The driver needs TensorFlow only for the former.
+        A model, compiled or with `optimizer`, `loss` and `metrics` given here; or a function that returns one, which
+        the nodes call with `modelParams`. The driver needs TensorFlow only for the former.
     """
 
     model: Any = None
@@ -168,48 +261,62 @@ class TrainingParams(ModelParams, HasLabelCol, HasWeightCol, HasValidationIndica
         super().__init__()
         self._setDefault(**defaults_of(EstimatorSettings))
 
-    @property
-    def _chosen_start(self) -> Start:
-        """When training begins: `start`, or what the other params ask for."""
-        # A callback of Keras's own needs no number of steps; another may read params["steps"], which is None until all
-        # rows have arrived. A loop may ask for the dataset's length.
-        own_code = self.getTrainFn() is not None or any(
-            type(each).__module__.partition(".")[0] not in _NEED_NO_LENGTH for each in self.getCallbacks()
-        )
-        return self.getStart() or ("all_rows" if self.isSet("seed") or own_code else "first_rows")
+    def _assign(self, **values: Any) -> "Self":
+        super()._assign(**values)
+        if values.get("modelParams") is not None:
+            self._check_model_params()
+        return self
+
+    def _check_model_params(self, *, complete: bool = False) -> None:
+        """Refuse `modelParams` that the model does not take; with `complete` also a model that needs further ones.
+
+        Raises
+        ------
+        SpecError
+            If no function builds the model, or it has other parameters.
+        """
+        given, initial, arguments = self.getModel(), self.getInitialModel(), self.getModelParams()
+        if arguments and (initial is not None or is_model(given)):
+            built = "model is a Keras model" if initial is None else "initialModel takes the place of one"
+            raise SpecError(f"modelParams are the arguments of a function that builds the model, and {built}")
+        if initial is None and callable(given) and not is_model(given):
+            check_arguments(given, arguments, complete=complete)
 
     @property
-    def _options_with_backend(self) -> dict[str, Any]:
-        """The `clusterOptions`, with the nodes' environment for `backend`.
+    def _cluster_settings(self) -> dict[str, Any]:
+        """The settings of the cluster: the `clusterOptions`, and the params that are settings of a cluster.
 
         Raises
         ------
         SpecError
             If another param excludes the backend.
         """
-        options, backend = self.getClusterOptions(), self.getBackend()
-        if "num_workers" in options and self.isSet("numWorkers"):
-            given = options["num_workers"]
-            raise SpecError(f"numWorkers={self.getNumWorkers()}, and clusterOptions sets num_workers={given}: set one")
-        env = dict(options.get("env") or {})
+        params = {setting: self._optional(name) for setting, name in _CLUSTER_PARAMS.items()}
+        given = {**params, "env": self._environment}
+        return {**self.getClusterOptions(), **{name: value for name, value in given.items() if value is not None}}
+
+    @property
+    def _environment(self) -> dict[str, str] | None:
+        """The environment of the nodes: `env`, and what `backend` adds to it; None if it is empty."""
+        env, backend = dict(self.getEnv()), self.getBackend()
         given = env.get("KERAS_BACKEND")
         if backend is not None and given not in (None, backend):
-            raise SpecError(f"backend={backend!r}, and clusterOptions sets KERAS_BACKEND={given!r}: set one of them")
+            raise SpecError(f"backend={backend!r}, and env sets KERAS_BACKEND={given!r}: set one of them")
         chosen = backend or given or "tensorflow"
         if chosen != "tensorflow":
-            self._check_backend(chosen, env, options)
+            self._check_backend(chosen, env)
         if backend is not None:
             env["KERAS_BACKEND"] = backend
         if chosen == "jax" and self.getStrategy() != "synchronous":
             env.setdefault(ALONE, "1")
-        return {**options, "env": env} if env else options
+        return env or None
 
-    def _check_backend(self, backend: str, env: Mapping[str, str], options: Mapping[str, Any]) -> None:
+    def _check_backend(self, backend: str, env: Mapping[str, str]) -> None:
         if env.get("TF_USE_LEGACY_KERAS", "").lower() in ("1", "true") or library_of(self.getModel()) == "tf_keras":
             raise SpecError(f"backend={backend!r} is for Keras 3, and tf_keras has only TensorFlow")
-        if options.get("num_ps"):
+        if self.getClusterOptions().get("num_ps"):
             raise SpecError(f"backend={backend!r}: parameter servers are for TensorFlow; leave out num_ps")
-        workers = options.get("num_workers", self.getNumWorkers())
+        workers = self.getNumWorkers()
         apart = self.getTrainFn() is not None or self.getStrategy() != "synchronous"
         if backend == "torch" and workers != 1 and not apart:
             raise SpecError(

@@ -1,6 +1,7 @@
 """Fitting Keras models on DataFrames, as a user of Spark ML does it."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -106,7 +107,7 @@ def test_same_seed_same_weights_and_workers_agree_with_one(spark):
 
 @pytest.mark.slow
 def test_training_that_begins_with_the_first_rows_learns_as_well(spark, tmp_path):
-    """Without a seed that is the default; whatever else an estimator offers goes with it."""
+    """Whatever else an estimator offers goes with it."""
     import keras
 
     est = KerasEstimator(
@@ -119,10 +120,11 @@ def test_training_that_begins_with_the_first_rows_learns_as_well(spark, tmp_path
         checkpointDir=str(tmp_path),
         callbacks=[keras.callbacks.EarlyStopping(patience=9), keras.callbacks.ReduceLROnPlateau(patience=9)],
         verbose=1,
-        clusterOptions={"log_level": "WARNING", "restarts": 1},
+        restarts=1,
+        **QUIET,
     )
-    for start in (None, "all_rows", "first_rows"):
-        history = est.fit(lines(spark), {est.start: start} if start else {}).history
+    for start in ("all_rows", "first_rows"):
+        history = est.fit(lines(spark), {est.start: start}).history
         assert {len(history[name]) for name in ("loss", "val_loss")} == {8}
         assert history["loss"][-1] < 0.2 * history["loss"][0]
         assert history["val_loss"][-1] < 0.1
@@ -295,13 +297,22 @@ def test_copies_and_params(spark):
     other = est.copy({est.epochs: 5})
     assert (est.getEpochs(), other.getEpochs()) == (2, 5)
     assert "passes over all rows" in est.explainParams()
-    models = dict(est.fitMultiple(lines(spark), [{est.epochs: 1}, {est.epochs: 3}]))
+    models = dict(est.fitMultiple(lines(spark), [{est.epochs: 1}, {est.epochs: 3, est.modelParams: {"rate": 0.5}}]))
     assert [models[number].summary.totalIterations for number in (0, 1)] == [1, 3]
+    rates = [float(models[number].keras().optimizer.learning_rate) for number in (0, 1)]
+    assert rates == pytest.approx([0.1, 0.5])
 
 
-def test_what_only_the_node_can_see_is_reported_by_it(spark):
+def test_what_only_the_node_can_see_is_reported_by_it(spark, caplog):
     with pytest.raises(tfos.NodeError, match="not compiled: compile it, or set optimizer and loss"):
         KerasEstimator(network, featuresCol="features", **QUIET).fit(lines(spark))
     nulls = lines(spark).withColumn("label", f.expr("if(label > 2.9, null, label)"))
     with pytest.raises(tfos.NodeError, match="column 'label' holds 3 nulls, the first in row 61"):
         KerasEstimator(line, **QUIET).fit(nulls.coalesce(1))
+    counting = {
+        "trainFn": lambda model, rows, validation, ctx: {"rows": [sum(int((w > 0).numpy().sum()) for *_, w in rows)]}
+    }
+    assert KerasEstimator(line, handleInvalid="skip", **counting, **QUIET).fit(nulls).history == {"rows": [61.0]}
+    assert re.search(
+        r"'skip': 3 of 64 rows are left out of training; of the first one, column 'label' .*1 null", caplog.text
+    )

@@ -3,12 +3,70 @@
 import keras
 import pytest
 import tf_keras
+from pyspark.ml.linalg import Vectors, VectorUDT
+from pyspark.sql import functions as f
+from pyspark.sql.types import BooleanType, DoubleType, StructField, StructType
 
 import tensorflowonspark as tfos
 from tensorflowonspark.ml import KerasEstimator
 from tests.support.lines import line, lines
 
 pytestmark = [pytest.mark.masters("local"), pytest.mark.timeout(240)]
+
+
+ROWS = [[1.0], None, [3.0], [4.0, 5.0], [None], [6.0]]
+
+
+@pytest.mark.parametrize(
+    ("model", "params", "left", "reason"),
+    [
+        (line(), {}, [1.0, 6.0], "column 'features' holds 1 null, the first in row 1 of partition 0"),
+        (line, {}, [1.0, 4.0, 6.0], "'features' holds 1 null"),  # the driver does not know what it builds
+        (line, {"shapes": {"features": (1,)}}, [1.0, 6.0], "'features' holds 1 null"),
+        (
+            line(),
+            {"fill": {"features": 0.0, "label": 0.0}},
+            [1.0, 0.0, 3.0, 0.0, 6.0],
+            "2 values in each row, as in row 3",
+        ),
+        (line(), {"weightCol": "weight"}, [1.0], "'features' holds 1 null"),
+    ],
+)
+def test_rows_that_cant_be_trained_on_are_left_out_and_counted(spark, caplog, model, params, left, reason):
+    rows = [(x, None if n == 2 else 1.0, None if n == 5 else 1.0) for n, x in enumerate(ROWS)]
+    data = spark.createDataFrame(rows, "features array<double>, label double, weight double").coalesce(1)
+    est = KerasEstimator(model, handleInvalid="skip", **params)
+    frame, _ = est._skip_invalid(*est._select_rows(data))
+    assert [row.features and row.features[0] for row in frame.collect()] == [each or None for each in left]
+    told = f"{6 - len(left)} of 6 rows are left out of training; of the first one, "
+    assert told in caplog.text
+    assert reason in caplog.text
+
+
+def test_valid_rows_stay_as_they_are_and_some_must_be_left(spark):
+    est = KerasEstimator(line(), handleInvalid="skip", validationIndicatorCol="held_out")
+    rows = est._select_rows(lines(spark))
+    assert est._skip_invalid(*rows) == rows
+    nothing = lines(spark).withColumn("label", f.lit(None).cast("float"))
+    with pytest.raises(
+        tfos.SpecError, match="'skip' leaves none of the 64 rows; of the first one, column 'label' holds"
+    ):
+        est.fit(nothing)
+    est.setParams(validationIndicatorCol=None, validationData=nothing)
+    with pytest.raises(
+        tfos.SpecError, match="leaves none of the 64 rows of validationData; of the first one, column 'la"
+    ):
+        est.fit(lines(spark))
+
+
+def test_vectors_and_any_name_of_a_column_stay_what_they_are(spark):
+    rows = [(Vectors.dense(1.0, 2.0), 1.0, True), (None, 1.0, False), (Vectors.sparse(2, {1: 3.0}), 0.0, False)]
+    kinds = {"a.b c": VectorUDT(), "label": DoubleType(), "held": BooleanType()}
+    data = spark.createDataFrame(rows, StructType([StructField(name, kind) for name, kind in kinds.items()]))
+    est = KerasEstimator(line, featuresCol="a.b c", handleInvalid="skip", validationIndicatorCol="held")
+    frame, _ = est._skip_invalid(*est._select_rows(data))
+    assert frame.schema == data.schema
+    assert [tuple(row) for row in frame.collect()] == [rows[0], rows[2]]
 
 
 def compiled(loss):

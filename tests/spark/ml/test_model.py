@@ -84,6 +84,10 @@ def test_logits_of_two_classes_and_of_more(spark):
     assert row.prediction == 1.0
     assert row.rawPrediction.toArray() == pytest.approx([-1, 1])
     assert row.probability.toArray() == pytest.approx([1 - 0.7310586, 0.7310586])
+    other = KerasModel.from_keras(two, thresholds=[0.2, 0.9]).transform(pairs(spark).where("id = 3")).first()
+    assert (other.prediction, other.probability) == (0.0, row.probability)
+    with pytest.raises(tfos.SpecError, match=r"thresholds=\[1.0\]: expected 2 numbers"):
+        KerasModel.from_keras(two, thresholds=[1.0]).transform(pairs(spark))
     more = doubling()
     more.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     stage = KerasModel.from_keras(more, rawPredictionCol="", probabilityCol="p", predictionCol="class")

@@ -1,10 +1,12 @@
 """Params of the estimator that are refused."""
 
+import functools
+
 import keras
 import pytest
 
 import tensorflowonspark as tfos
-from tensorflowonspark.ml import KerasEstimator
+from tensorflowonspark.ml import KerasEstimator, KerasModel
 from tests.support.lines import line
 
 pytestmark = [pytest.mark.masters("local"), pytest.mark.timeout(240)]
@@ -19,6 +21,20 @@ pytestmark = [pytest.mark.masters("local"), pytest.mark.timeout(240)]
         ({"strategy": "diloc"}, "strategy='diloc': .*expected one of 'synchronous', 'local_sgd', 'diloco'"),
         ({"handleInvalid": "drop"}, "^handleInvalid='drop': expected one of 'error', 'keep', 'skip'"),
         ({"backend": "theano"}, "backend='theano': .*expected one of 'tensorflow', 'jax', 'torch'"),
+        ({"numWorkers": (2, 0)}, r"^numWorkers=\(2, 0\): expected a positive number"),
+        ({"restarts": -1}, "^restarts=-1: expected 0 or more restarts, or a RestartPolicy"),
+        ({"restarts": "often"}, "^restarts='often': Could not convert"),
+        ({"gpusPerNode": 0}, "^gpusPerNode=0: expected a positive number"),
+        ({"env": "A=1"}, "^env='A=1': expected a dict"),
+        ({"clusterOptions": {"log_levle": "INFO"}}, r"has no setting 'log_levle' \(did you mean 'log_level'\?\)"),
+        ({"clusterOptions": {"num_workers": 4}}, r"'num_workers' is a param of its own: .*numWorkers=\.\.\."),
+        ({"clusterOptions": {"restarts": 1}}, r"'restarts' is a param of its own: .*restarts=\.\.\."),
+        ({"clusterOptions": {"gpus_per_node": 1}}, r"'gpus_per_node' is a param of its own: .*gpusPerNode=\.\.\."),
+        ({"clusterOptions": {"env": {"TOKEN": "x"}}}, r"'env' is a param of its own: [^x]*env=\.\.\."),
+        ({"modelParams": ["units"]}, r"^modelParams=\['units'\]: expected a dict of arguments by keyword"),
+        ({"modelParams": {1: 16}}, "^modelParams={1: 16}: expected a dict of arguments by keyword"),
+        ({"modelParams": {"rat": 0.2}}, r"line\(\) takes no 'rat' \(did you mean 'rate'\?\), but: rate"),
+        ({"clusterOptions": {"epochs": 3}}, r"'epochs' is a param of its own: .*epochs=\.\.\."),
     ],
 )
 def test_wrong_params_are_refused_at_once(params, told):
@@ -26,46 +42,79 @@ def test_wrong_params_are_refused_at_once(params, told):
         KerasEstimator(line, **params)
 
 
-class Own(keras.callbacks.Callback):
-    pass
-
-
-@pytest.mark.parametrize(
-    ("params", "start"),
-    [
-        ({}, "first_rows"),
-        ({"seed": 0}, "all_rows"),
-        ({"seed": None}, "first_rows"),
-        ({"seed": 3, "start": "first_rows"}, "first_rows"),
-        ({"start": "all_rows"}, "all_rows"),
-        ({"trainFn": lambda model, rows, validation, ctx: None}, "all_rows"),
-        ({"callbacks": [keras.callbacks.EarlyStopping()]}, "first_rows"),
-        ({"callbacks": [keras.callbacks.EarlyStopping(), Own()]}, "all_rows"),
-    ],
-)
-def test_the_other_params_decide_when_training_begins(params, start):
-    assert KerasEstimator(line, **params)._chosen_start == start
-
-
 @pytest.mark.parametrize(
     ("params", "told"),
     [
         ({"backend": "torch", "numWorkers": 2}, "trains on one worker, and numWorkers is 2.*backend='jax'"),
-        ({"backend": "jax", "clusterOptions": {"env": {"KERAS_BACKEND": "tensorflow"}}}, "set one of them"),
-        ({"backend": "jax", "clusterOptions": {"env": {"TF_USE_LEGACY_KERAS": "1"}}}, "tf_keras has only TensorFlow"),
+        ({"backend": "jax", "env": {"KERAS_BACKEND": "tensorflow"}}, "set one of them"),
+        ({"backend": "jax", "env": {"TF_USE_LEGACY_KERAS": "1"}}, "tf_keras has only TensorFlow"),
         ({"backend": "jax", "clusterOptions": {"num_ps": 1}}, "leave out num_ps"),
-        ({"numWorkers": 3, "clusterOptions": {"env": {"KERAS_BACKEND": "torch"}}}, "numWorkers is 3"),
-        ({"numWorkers": 2, "clusterOptions": {"num_workers": 4}}, "numWorkers=2, and clusterOptions sets num_wor"),
-        ({"clusterOptions": {"log_levle": "INFO"}}, "has no setting 'log_levle' .did you mean 'log_level'"),
+        ({"numWorkers": 3, "env": {"KERAS_BACKEND": "torch"}}, "numWorkers is 3"),
     ],
 )
 def test_settings_that_do_not_fit_are_refused_before_anything_starts(params, told):
     with pytest.raises(tfos.SpecError, match=told):
-        _ = KerasEstimator(line, **params)._options_with_backend
+        _ = KerasEstimator(line, **params)._cluster_settings
 
 
-def test_the_backend_becomes_the_environment_of_the_nodes():
-    est = KerasEstimator(line, clusterOptions={"env": {"A": "1"}, "log_level": "INFO"}).setBackend("jax")
-    assert est._options_with_backend == {"env": {"A": "1", "KERAS_BACKEND": "jax"}, "log_level": "INFO"}
-    assert est.getClusterOptions()["env"] == {"A": "1"}
-    assert (est.getBackend(), KerasEstimator(line).getBackend()) == ("jax", None)
+def sized(units, rate=0.1, **_options):
+    raise NotImplementedError
+
+
+MODEL = keras.Sequential()
+
+
+@pytest.mark.parametrize(
+    ("model", "params", "told"),
+    [
+        (lambda units, rate: None, {"unit": 16}, r"takes no 'unit' \(did you mean 'units'\?\), but: units, rate"),
+        (sized, {"rate": 0.2}, r"^sized\(\), which builds the model, needs 'units': modelParams={'units': \.\.\.}"),
+        (sized, {"units": 4, "anything": 1}, None),
+        (functools.partial(sized, units=4), {}, None),
+        (dict, {"units": 4}, None),  # whose parameters Python does not know
+        (MODEL, {"units": 4}, "arguments of a function that builds the model, and model is a Keras model"),
+        (MODEL, {}, None),
+    ],
+)
+def test_arguments_of_the_function_that_builds_the_model(model, params, told):
+    """They are checked when they are set, and with those that are missing at the start of `fit`."""
+    est = KerasEstimator(model)
+    if told is None:
+        est.setModelParams(params)._check_model_params(complete=True)
+        assert est.getModelParams() == params
+        return
+    with pytest.raises(tfos.SpecError, match=told):
+        est.setModelParams(params)._check_model_params(complete=True)
+
+
+def test_a_model_and_its_arguments_can_be_replaced_one_after_the_other():
+    est = KerasEstimator(sized, modelParams={"units": 4}).setModel(lambda: line())
+    with pytest.raises(tfos.SpecError, match="takes no 'units', but: no arguments"):
+        est._check_model_params(complete=True)
+    est.setModelParams({})._check_model_params(complete=True)
+    further = est.setInitialModel(KerasModel())
+    further._check_model_params(complete=True)
+    with pytest.raises(tfos.SpecError, match="initialModel takes the place of one"):
+        further.setModelParams({"units": 4})
+
+
+POLICY = tfos.RestartPolicy(2)
+
+
+@pytest.mark.parametrize(
+    ("params", "settings"),
+    [
+        ({}, {"num_workers": 1, "restarts": 0}),
+        ({"numWorkers": [2, 8], "restarts": POLICY}, {"num_workers": (2, 8), "restarts": POLICY}),
+        ({"restarts": 3, "gpusPerNode": 2}, {"num_workers": 1, "restarts": 3, "gpus_per_node": 2}),
+        (
+            {"backend": "jax", "env": {"A": "1"}, "clusterOptions": {"log_level": "INFO"}},
+            {"num_workers": 1, "restarts": 0, "env": {"A": "1", "KERAS_BACKEND": "jax"}, "log_level": "INFO"},
+        ),
+    ],
+)
+def test_params_become_the_settings_of_the_cluster(params, settings):
+    est = KerasEstimator(line, **params)
+    assert est._cluster_settings == settings
+    assert est.getEnv() == params.get("env", {})
+    assert (est.getBackend(), est.getStart()) == (params.get("backend"), "all_rows")

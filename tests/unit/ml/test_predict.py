@@ -5,8 +5,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import tensorflow as tf
+from pyspark.ml.linalg import Vectors
+from pyspark.sql import Row
 
+import tensorflowonspark as tfos
 from tensorflowonspark.columns import to_batch
+from tensorflowonspark.ml import KerasModel
 from tensorflowonspark.ml.distribution import _by_name
 from tensorflowonspark.ml.inputs import TensorInfo
 from tensorflowonspark.ml.outputs import Columns, Meaning, OutputInfo, meaning_of, result_types
@@ -75,3 +79,94 @@ def test_only_losses_of_probabilities_are_of_classes(loss, activation, size, mea
 def test_types_of_predictions(dtype, shape, kind):
     (type_,) = result_types([OutputInfo(TensorInfo("y", shape, dtype))], Columns()).values()
     assert type_.simpleString() == kind
+
+
+def classifier(size=3, activation="softmax", loss=None):
+    """Return a stage whose outputs are its inputs, passed through the activation."""
+    model = keras.Sequential([keras.Input((size,)), keras.layers.Dense(size, activation, use_bias=False)])
+    model.set_weights([np.eye(size)])
+    model.compile("sgd", loss)
+    return KerasModel.from_keras(model)
+
+
+LOGITS = np.log([0.5, 0.3, 0.2])
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        LOGITS, LOGITS.tolist(), Vectors.dense(LOGITS), Vectors.sparse(3, list(enumerate(LOGITS))),
+        {"features": LOGITS, "id": 1}, Row(features=Vectors.dense(LOGITS), id=1),
+    ],
+)  # fmt: skip
+def test_one_row_in_this_process(row):
+    stage = classifier()
+    assert (stage.numClasses, stage.predict(row)) == (3, 0.0)
+    assert stage.predictProbability(row).toArray() == pytest.approx([0.5, 0.3, 0.2])
+
+
+@pytest.mark.parametrize(
+    ("thresholds", "expected"),
+    [
+        (None, 0.0),
+        ([1, 1, 1], 0.0),
+        ([0.5, 0.2, 0.5], 1.0),
+        ([0.5, 0.5, 0.0], 2.0),  # as in Spark ML: of any probability
+    ],
+)
+def test_thresholds_choose_the_class_as_in_spark_ml(thresholds, expected):
+    stage = classifier()
+    assert stage.setThresholds(thresholds).predict(LOGITS) == expected
+    logits = classifier(activation="linear", loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    assert logits.setThresholds(thresholds).predict(LOGITS) == expected
+    assert logits.getThresholds() == thresholds
+
+
+def test_thresholds_of_two_classes_of_one_number():
+    stage = classifier(1, "sigmoid")
+    assert (stage.numClasses, stage.predict([-1.0])) == (2, 0.0)  # probability 0.27
+    assert stage.setThresholds([0.8, 0.2]).predict([-1.0]) == 1.0
+    assert stage.setThresholds([0.7, 0.3]).predict([-1.0]) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("act", "told"),
+    [
+        (lambda: classifier().setThresholds([0.0, 0.0, 0.0]), r"thresholds=\[0.0, 0.0, 0.0\]: expected a number"),
+        (lambda: classifier().setThresholds([1, -1, 1]), "expected a number above 0 for each class, but for one that"),
+        (lambda: classifier().setThresholds([0.5, 0.5]).predict(LOGITS), r"=\[0.5, 0.5\]: expected 3 numbers"),
+        (lambda: classifier(3, "linear").setThresholds([1, 1, 1]).predict(LOGITS), "thresholds=.* needs a model with"),
+        (lambda: classifier(3, "linear").numClasses, "numClasses needs a model with one .* and this one has 0"),
+        (lambda: classifier(3, "linear").predictProbability(LOGITS), "predictProbability needs a model with"),
+        (lambda: classifier().predict({"feature": LOGITS}), r"the row has no column 'features'; it has \['feature'\]"),
+        (lambda: classifier().predict([1, "a"]), "column 'features' holds .1, 'a'., of which no array can be made"),
+        (lambda: classifier().predict(["a"] * 3), "column 'features' holds strings .*takes float32: index it"),
+        (lambda: classifier().setFeaturesCols(["a", "b", "c"]).predict(LOGITS), "takes the columns .'a', 'b', 'c"),
+    ],
+)  # fmt: skip
+def test_what_a_model_can_not_predict_is_one_error(act, told):
+    with pytest.raises(tfos.SpecError, match=told):
+        act()
+
+
+@pytest.mark.parametrize(
+    ("row", "told"),
+    [
+        ([1.0, 2.0], r"column 'features' holds 2 values in each row.*shapes=.'features': \(3,\)"),
+        (None, "column 'features' holds 1 null"),
+        ([1.0, None, 2.0], r"holds 1 null, the first in row 0 of partition 0, item \[1\]"),
+    ],
+)
+def test_a_row_that_does_not_fit_is_named(row, told):
+    with pytest.raises(tfos.FeedError, match=told):
+        classifier().predict(row)
+
+
+def test_one_row_of_several_columns_and_outputs():
+    left, right = keras.Input((1,), name="left"), keras.Input((1,), name="right")
+    outputs = {"sum": keras.layers.Add()([left, right]), "both": keras.layers.Concatenate()([left, right])}
+    stage = KerasModel.from_keras(keras.Model([left, right], outputs), featuresCols=["left", "right"])
+    assert stage.predict(Row(left=1.0, right=2)) == {"sum": 3.0, "both": [1.0, 2.0]}
+    together = KerasModel.from_function(lambda x: x["a"] + x["b"], {"c": ("float32", ())}, featuresCols=["a", "b"])
+    assert together.predict({"a": 1.5, "b": 2.0}) == 3.5
+    assert together.layer_outputs([]).predict({"a": 1.5, "b": 2.0}) == 3.5

@@ -202,13 +202,13 @@ def test_only_true_allows_code(monkeypatch, value, allowed):
 
 def test_params_and_an_environment_for_nodes_are_code(tmp_path, refused):
     """The environment can name what Python imports."""
-    place = stage_at(tmp_path / "stage", "keras", clusterOptions={"env": {"PYTHONPATH": "/there"}, "tls": True})
+    place = stage_at(tmp_path / "stage", "keras", env={"PYTHONPATH": "/there"}, clusterOptions={"tls": True})
     (place / "model").mkdir()
     (place / "model/model.keras").write_bytes(b"")
     (place / "objects").mkdir()
     (place / "objects/objects.pkl").write_bytes(b"is not read")
     reader = StageReader(lambda _bundle, _metadata: KerasEstimator())
-    with pytest.raises(tfos.SpecError, match=r"holds code \(objects/objects.pkl, clusterOptions.env\)"):
+    with pytest.raises(tfos.SpecError, match=r"holds code \(objects/objects.pkl, env\)"):
         reader.load_locally(str(place))
 
 
