@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pyspark.ml.param import TypeConverters
@@ -66,7 +66,7 @@ def as_mapping_of_settings(value: Any) -> dict[str, Any]:
     """
     options = as_mapping(value)
     known = [*keywords_of(ClusterSettings), *keywords_of(FeedSettings)]
-    known += [name for kind in GROUPS.values() for name in keywords_of(kind)]
+    known += [each.name for kind in GROUPS.values() for each in fields(kind)]
     params = {**{name: name for name in keywords_of(EstimatorSettings)}, **_CLUSTER_PARAMS}
     params |= {"validation": "validationData"}
     for name in options:
