@@ -131,7 +131,7 @@ def main():
     rows = [(each, index == 1) for index, part in enumerate(parts) for each in part]
     df = spark.createDataFrame(rows, "tokens array<int>, held_out boolean")
     results = tfos.run(spark, train, vars(options), num_workers=options.workers, data=df, validation="held_out")
-    nats, text = results["worker:0"]
+    nats, text = results.chief
     print(f"{len(rows)} sequences of 2 to {options.length + 1} tokens, {len(parts[1])} of them held out")
     print(f"the model writes: {text}")
     print(f"bits per held-out character: {nats / math.log(2):.2f}; of trigrams: {trigrams(*parts):.2f}")

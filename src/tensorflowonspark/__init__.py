@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tensorflowonspark.driver.metrics.records import NodeMetrics as NodeMetrics
     from tensorflowonspark.driver.nodes import NodeInfo as NodeInfo
     from tensorflowonspark.driver.nodes import NodeState as NodeState
+    from tensorflowonspark.driver.results import Results as Results
     from tensorflowonspark.driver.run import run as run
     from tensorflowonspark.driver.run import run_script as run_script
     from tensorflowonspark.errors import CheckpointError as CheckpointError
@@ -54,6 +55,7 @@ _MODULES = {
     "driver.cluster": ("Cluster",),
     "driver.metrics.records": ("ClusterEvent", "ClusterMetrics", "EpochMetrics", "NodeMetrics"),
     "driver.nodes": ("NodeInfo", "NodeState"),
+    "driver.results": ("Results",),
     "driver.run": ("run", "run_script"),
     "driver.feed.structured_streaming": ("StreamingFeed",),
     "node.ps.coordinator": ("CoordinatedFeed",),

@@ -33,6 +33,7 @@ from tensorflowonspark.driver.program import (
     serialize_program,
 )
 from tensorflowonspark.driver.restart import RestartController
+from tensorflowonspark.driver.results import Results
 from tensorflowonspark.driver.spark.backend import Backend, SparkBackend, is_remote
 from tensorflowonspark.driver.spark.batch_rdd import BatchRDD
 from tensorflowonspark.driver.spark.partitions import spread
@@ -170,7 +171,7 @@ class Cluster(ClusterView):
         if self._config.tracking == "auto":
             track(store, self._args, context.master, lambda: self.spec, self.save_report)
 
-    def shutdown(self, timeout: float | None = None) -> dict[str, Any]:
+    def shutdown(self, timeout: float | None = None) -> Results:
         """Wait for the programs of all nodes that train, then end all nodes.
 
         A second call only returns the results again.
@@ -182,8 +183,8 @@ class Cluster(ClusterView):
 
         Returns
         -------
-        dict
-            What the function returned, by the node's name.
+        Results
+            A dict of what the function returned, by the node's name, with the figures of the training.
 
         Raises
         ------
@@ -206,7 +207,7 @@ class Cluster(ClusterView):
         self._attempt.close(GRACE_SECONDS)
         return results
 
-    def join(self, timeout: float | None = None) -> dict[str, Any]:
+    def join(self, timeout: float | None = None) -> Results:
         """Wait until the function has returned on all nodes that train and do not serve others.
 
         On each other node the function has ten seconds from its first line to return.
@@ -220,8 +221,8 @@ class Cluster(ClusterView):
 
         Returns
         -------
-        dict
-            What the function returned, by the node's name.
+        Results
+            A dict of what the function returned, by the node's name, with the figures of the training.
 
         Raises
         ------
@@ -232,9 +233,10 @@ class Cluster(ClusterView):
 
         Examples
         --------
-        >>> with Cluster(spark, lambda ctx: ctx.index) as cluster:
-        ...     cluster.join()
-        {'worker:0': 0}
+        >>> with Cluster(spark, lambda ctx: ctx.rank * 10, num_workers=2) as cluster:
+        ...     results = cluster.join()
+        >>> results, results.chief, results.by_worker, results.restarts
+        ({'worker:0': 0, 'worker:1': 10}, 0, [0, 10], 0)
         """
         self._attempt.require_own_process()
         if not self._attempt.started:
@@ -242,7 +244,7 @@ class Cluster(ClusterView):
         with self._ended_by_interrupt():
             return self._controller.run_with_restarts(lambda: self._join(timeout))
 
-    def _join(self, timeout: float | None) -> dict[str, Any]:
+    def _join(self, timeout: float | None) -> Results:
         end = math.inf if timeout is None else time.monotonic() + timeout
         self._monitor.end_feeds()
         trainers = self._monitor.trainers()
@@ -253,7 +255,8 @@ class Cluster(ClusterView):
             raise ClusterError(f"after {timeout:g} s (timeout) the program still runs on {running}")
         self._wait_for_first_lines(end)
         self._attempt.advise()
-        return {str(node.role): deserialize_result(node) for node in trainers if node.returned}
+        returned = {str(node.role): deserialize_result(node) for node in trainers if node.returned}
+        return Results(returned, self.spec, self.metrics())
 
     def _wait_for_first_lines(self, end: float) -> None:
         """Wait until the programs of the other nodes have had some time: one may just begin, or be about to return."""
@@ -348,7 +351,7 @@ class Cluster(ClusterView):
         --------
         >>> with Cluster(spark, lambda ctx: ctx.feed().rows, num_workers=2) as cluster:
         ...     cluster.train(spark.range(100))
-        ...     sum(cluster.join().values())
+        ...     sum(cluster.join().by_worker)
         100
         """
         if getattr(data, "isStreaming", False):

@@ -16,6 +16,7 @@ from tensorflowonspark.driver.dashboard.page import check_report_path
 from tensorflowonspark.driver.feed.job import FeedRequest, Start, check_frame, check_start
 from tensorflowonspark.driver.program import Program
 from tensorflowonspark.driver.restart import RestartBudget
+from tensorflowonspark.driver.results import Results
 from tensorflowonspark.driver.script import read_script
 from tensorflowonspark.driver.spark.backend import is_remote
 from tensorflowonspark.driver.spark.batch_rdd import BatchRDD
@@ -46,7 +47,7 @@ def run(
     start: Start = "all_rows",
     report: str | os.PathLike[str] | None = None,
     **settings: "Unpack[ClusterKeywords]",
-) -> dict[str, Any]:
+) -> Results:
     """Run a function on a cluster until it has returned on all nodes: with one data set, or without.
 
     The nodes hold their Spark tasks. With `data`, each task feeds its own node from its own partition; but if nodes are
@@ -78,8 +79,9 @@ def run(
 
     Returns
     -------
-    dict
-        What the function returned, by the node's name.
+    Results
+        A dict of what the function returned, by the node's name, with the figures of the training (over Spark Connect,
+        of its last attempt).
 
     Raises
     ------
@@ -162,7 +164,7 @@ def _reported(cluster: Cluster, path: str | os.PathLike[str] | None) -> Iterator
     cluster.save_report(path)
 
 
-def _run_fed(cluster: Cluster, request: FeedRequest) -> dict[str, Any]:
+def _run_fed(cluster: Cluster, request: FeedRequest) -> Results:
     """Run a cluster that a job feeds, with several partitions for each worker: no rows move between workers."""
     if request.starts_early:
         cluster._require_joint_restarts("start='first_rows'")
@@ -184,7 +186,7 @@ def run_script(
     working_dir: str | os.PathLike[str] | None = None,
     files: Sequence[str | os.PathLike[str]] = (),
     **settings: "Unpack[RunKeywords]",
-) -> None:
+) -> Results:
     """Run a Python file on a cluster, unchanged, until it has ended on all nodes.
 
     On each node it is ``__main__``, as if ``python`` had started it: with its ``sys.argv`` and ``__file__``, and beside
@@ -210,6 +212,11 @@ def run_script(
     **settings
         As for `run`.
 
+    Returns
+    -------
+    Results
+        As from `run`; a script returns None.
+
     Raises
     ------
     SpecError
@@ -226,8 +233,9 @@ def run_script(
     >>> script = Path(tempfile.mkdtemp(), "train.py")
     >>> _ = script.write_text("import os, sys; print(sys.argv[1:], os.environ['TF_CONFIG'])")
     >>> run_script(spark, script, ["--lr", "0.1"], num_workers=2)
+    {'worker:0': None, 'worker:1': None}
     """
-    run(spark, read_script(path, arguments, module=module, working_dir=working_dir, files=files), **settings)
+    return run(spark, read_script(path, arguments, module=module, working_dir=working_dir, files=files), **settings)
 
 
 def _request(
@@ -257,7 +265,7 @@ def _with_marks(data: "DataFrame", validation: "DataFrame") -> tuple["DataFrame"
     return data.withColumn(column, f.lit(False)).union(validation.withColumn(column, f.lit(True))), column
 
 
-def _with_restarts(config: ClusterConfig, act: Callable[[ClusterConfig], dict[str, Any]]) -> dict[str, Any]:
+def _with_restarts(config: ClusterConfig, act: Callable[[ClusterConfig], Results]) -> Results:
     """Run a cluster that another process drives, again for as often as the policy allows."""
     budget = RestartBudget(config)
     while True:
