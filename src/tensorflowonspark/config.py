@@ -376,8 +376,8 @@ class ClusterSettings:
     evaluator : bool
         Whether one more node evaluates beside the training.
     tensorboard : str, optional
-        A log directory, on any file system (`Context.log_directory`). TensorBoard runs beside the chief as long as the
-        cluster does.
+        A log directory, on any file system (`Context.tensorboard_directory`). TensorBoard runs beside the chief as long
+        as the cluster does.
     env : mapping of str to str, optional
         Environment variables of the nodes, set before anything is imported there (as ``KERAS_BACKEND``). Variables of
         this process that begin with ``NCCL_`` or ``GRPC_`` are passed on, too; `env` wins.

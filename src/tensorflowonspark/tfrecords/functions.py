@@ -10,7 +10,7 @@ import pyarrow as pa
 from tensorflowonspark import storage
 from tensorflowonspark.columns import map_in_arrow, parse_schema, plainly_named, require_frame
 from tensorflowonspark.declarations import shows
-from tensorflowonspark.errors import EnvironmentNotReady, SpecError
+from tensorflowonspark.errors import RequirementError, SpecError
 from tensorflowonspark.tfrecords.files import RecordSplit, find, plan
 from tensorflowonspark.tfrecords.infer import (
     Seen,
@@ -48,7 +48,7 @@ def register_tfrecord(spark: "SparkSession") -> None:
 
     Raises
     ------
-    EnvironmentNotReady
+    RequirementError
         On Spark 3.5.
 
     Examples
@@ -63,7 +63,7 @@ def register_tfrecord(spark: "SparkSession") -> None:
     try:
         from tensorflowonspark.tfrecords.source import TFRecordSource
     except ImportError as error:
-        raise EnvironmentNotReady(
+        raise RequirementError(
             "Spark has data sources in Python from 4.0 on: use tfos.read_tfrecord(spark, path) and "
             f"tfos.write_tfrecord(df, path) here ({error})"
         ) from None
