@@ -6,8 +6,17 @@ import warnings
 import pytest
 
 import tensorflowonspark as tfos
+from tensorflowonspark import frames
+from tensorflowonspark.node.file_access import FileAccess
 from tensorflowonspark.node.output_access import OutputAccess
 from tensorflowonspark.renamed import takes_old_keywords
+
+
+def refused(function, *args, **given):
+    """Return why a function refuses what it was given."""
+    with pytest.raises(tfos.SpecError) as found:
+        function(*args, **given)
+    return str(found.value).partition(":")[0]
 
 
 @takes_old_keywords(df="data", recordType="record_type")
@@ -21,6 +30,15 @@ USES = {
     "a keyword": (lambda: write(df=1), (1, ".", None), "write(data=...)"),
     "a keyword of two": (lambda: write(path="a", df=1), (1, "a", None), "write(data=...)"),
     "a keyword by name": (lambda: write(1, recordType="E"), (1, ".", "E"), "write(record_type=...)"),
+    "adapt": (lambda: refused(tfos.adapt, 1, df=2), "adapt(1)", "adapt(data=...)"),
+    "analyze": (lambda: refused(frames.analyze, frame=2), "the data", "analyze(data=...)"),
+    "map_rows": (lambda: refused(frames.map_rows, len, frame=2), "the data", "map_rows(data=...)"),
+    "write_tfrecord": (lambda: refused(tfos.write_tfrecord, df=2, path="."), "data", "write_tfrecord(data=...)"),
+    "read_tfrecord in a node": (
+        lambda: refused(FileAccess.read_tfrecord, None, "none", schema=1, recordType="ByteArray"),
+        "schema=1",
+        "read_tfrecord(record_type=...)",
+    ),
 }
 
 

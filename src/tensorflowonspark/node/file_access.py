@@ -11,7 +11,8 @@ from tensorflowonspark.node.feed.files import FileReader
 from tensorflowonspark.node.feed.tables import FilesToRead, find_row_groups
 from tensorflowonspark.node.feed.windows import FileSplit
 from tensorflowonspark.node.ps.coordinator import CoordinatedFeed
-from tensorflowonspark.tfrecords.options import ReadOptions
+from tensorflowonspark.renamed import takes_old_keywords
+from tensorflowonspark.tfrecords.options import OLD_KEYWORDS, ReadOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -40,6 +41,7 @@ class FileAccess:
         self._link = link
         self._file_reader = file_reader
 
+    @takes_old_keywords(**OLD_KEYWORDS)
     @shows(ReadOptions)
     def read_tfrecord(
         self,
