@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tensorflowonspark.driver.metrics.records import NodeMetrics as NodeMetrics
     from tensorflowonspark.driver.nodes import NodeInfo as NodeInfo
     from tensorflowonspark.driver.nodes import NodeState as NodeState
+    from tensorflowonspark.driver.preflight import check_environment as check_environment
     from tensorflowonspark.driver.results import Results as Results
     from tensorflowonspark.driver.run import run as run
     from tensorflowonspark.driver.run import run_script as run_script
@@ -56,6 +57,7 @@ _MODULES = {
     "driver.cluster": ("Cluster",),
     "driver.metrics.records": ("ClusterEvent", "ClusterMetrics", "EpochMetrics", "NodeMetrics"),
     "driver.nodes": ("NodeInfo", "NodeState"),
+    "driver.preflight": ("check_environment",),
     "driver.results": ("Results",),
     "driver.run": ("run", "run_script"),
     "driver.feed.structured_streaming": ("StreamingFeed",),
