@@ -58,7 +58,7 @@ def on_spark(warm):
 
     def run_round(request):
         started = time.perf_counter()
-        found = tfos.tune(study(), objective, spark, n_trials=request["trials"], show_progress_bar=False)
+        found = tfos.tune(spark, study(), objective, n_trials=request["trials"], show_progress_bar=False)
         seconds = time.perf_counter() - started
         assert [each.state.name for each in found.trials] == ["COMPLETE"] * request["trials"]
         return seconds

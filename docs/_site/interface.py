@@ -14,7 +14,7 @@ from sphinx.util.docutils import SphinxDirective
 
 __all__ = ["PACKAGES", "setup"]
 
-PACKAGES = [f"tensorflowonspark{name}" for name in ("", ".frames", ".keras", ".ml", ".storage")]
+PACKAGES = [f"tensorflowonspark{name}" for name in ("", ".frames", ".keras", ".ml", ".ml.mlflow", ".storage")]
 _ACCESSOR = re.compile(r"copy|read|write|(get|set(?!Params))[A-Z]\w*")
 _LOG = logging.getLogger(__name__)
 

@@ -130,7 +130,7 @@ def main():
 
     args = {**vars(options), "checkpoints": str(output / "checkpoints"), "model": str(output / "resnet.keras")}
     settings = {"num_workers": options.workers, "restarts": 2}  # after a failure it starts again, and resumes
-    trained = tfos.run(spark, train, args, data=tfos.Data(rows, validation=held_out), **settings)["worker:0"]
+    trained = tfos.run(spark, train, args, data=tfos.Data(rows, validation=held_out), **settings).chief
     print(f"this run trained {trained} of {options.epochs} epochs: {args['model']}")
 
     predicted = KerasModel.from_file(args["model"], featuresCol="image").transform(held_out).collect()

@@ -87,8 +87,8 @@ def main():
         args = {"every": every, "epochs": options.epochs, "batch_size": options.batch_size}
         results = tfos.run(spark, train, args, num_workers=options.workers, data=tfos.Data(seen, validation=held_out))
         # Under DiLoCo each worker validates on its own share of the rows, which are equally large.
-        accuracy = np.mean([each["accuracy"] for each in results.values()], axis=0)
-        curves[name] = {**results["worker:0"], "accuracy": accuracy}
+        accuracy = np.mean([each["accuracy"] for each in results.by_worker], axis=0)
+        curves[name] = {**results.chief, "accuracy": accuracy}
     draw(curves, options.output)
     for name, curve in curves.items():
         sent, rounds = curve["sent"][-1] / 1e6, curve["rounds"][-1]

@@ -12,7 +12,6 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import tensorflowonspark as tfos
-from tensorflowonspark.driver.preflight import check_environment
 
 
 def build():
@@ -136,7 +135,7 @@ def main():
     parser.add_argument("--backend", choices=["tensorflow", "jax"], default="tensorflow", help="of Keras")
     parser.add_argument("--output", type=Path, default=Path("demo-output"), help="on a disk that the executors share")
     options = parser.parse_args()
-    check_environment()
+    tfos.check_environment()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # or Spark takes the first python3 on the PATH
     from pyspark.sql import SparkSession
     from pyspark.sql import functions as f

@@ -73,7 +73,7 @@ def main():
 
     for name, result in results.items():
         print(f"{name} on {result['host']}: {result['correct']} of {result['rows']} held-out scans are right")
-    first = results["worker:0"]
+    first = results.chief
     print(f"model: {model}")
     print(f"accuracy on the {first['rows']} held-out scans: {first['correct'] / first['rows']:.3f}")
     spark.stop()

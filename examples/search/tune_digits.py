@@ -104,7 +104,7 @@ def main():
         sampler=optuna.samplers.TPESampler(seed=7),
         pruner=optuna.pruners.MedianPruner(n_startup_trials=6, n_warmup_steps=1),
     )
-    tfos.tune(study, objective, spark, n_trials=options.trials)
+    tfos.tune(spark, study, objective, n_trials=options.trials)
     draw(study, options.output)
     pruned = len(study.get_trials(states=(TrialState.PRUNED,)))
     print(f"{pruned} of {len(study.trials)} trials were pruned; picture: {options.output}")

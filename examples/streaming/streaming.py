@@ -84,7 +84,7 @@ def main():
             wait_until_trained(stream, sent)
             print(f"accuracy after {sent} rows: {accuracy(cluster, held_out):.3f}")
         stream.stop()  # ends the epoch: the micro-batch that is being fed is trained on first
-        first, steps = cluster.join()["worker:0"]
+        first, steps = cluster.join().chief
     print(f"stopped after {sent} rows and {steps - first} steps; {steps} steps with those of earlier runs")
     spark.stop()
 

@@ -133,7 +133,7 @@ def main():
     results = tfos.run(
         spark, train, vars(options), num_workers=options.workers, data=tfos.Data(df, validation="held_out")
     )
-    nats, text = results["worker:0"]
+    nats, text = results.chief
     print(f"{len(rows)} sequences of 2 to {options.length + 1} tokens, {len(parts[1])} of them held out")
     print(f"the model writes: {text}")
     print(f"bits per held-out character: {nats / math.log(2):.2f}; of trigrams: {trigrams(*parts):.2f}")

@@ -21,13 +21,15 @@ if TYPE_CHECKING:
     from tensorflowonspark.driver.metrics.records import NodeMetrics as NodeMetrics
     from tensorflowonspark.driver.nodes import NodeInfo as NodeInfo
     from tensorflowonspark.driver.nodes import NodeState as NodeState
+    from tensorflowonspark.driver.preflight import check_environment as check_environment
+    from tensorflowonspark.driver.results import Results as Results
     from tensorflowonspark.driver.run import run as run
     from tensorflowonspark.driver.run import run_script as run_script
     from tensorflowonspark.errors import CheckpointError as CheckpointError
     from tensorflowonspark.errors import ClusterError as ClusterError
-    from tensorflowonspark.errors import EnvironmentNotReady as EnvironmentNotReady
     from tensorflowonspark.errors import FeedError as FeedError
     from tensorflowonspark.errors import NodeError as NodeError
+    from tensorflowonspark.errors import RequirementError as RequirementError
     from tensorflowonspark.errors import SlotsError as SlotsError
     from tensorflowonspark.errors import SpecError as SpecError
     from tensorflowonspark.errors import StartError as StartError
@@ -54,11 +56,14 @@ __version__ = "3.0.0rc1"
 # The modules of TensorFlowOnSpark 2.x are found in this folder, under the names that programs import.
 __path__.append(f"{__path__[0]}/v2/names")
 
+_RENAMED = {"EnvironmentNotReady": "RequirementError"}
 _PACKAGES = ("frames", "keras", "ml", "storage")
 _MODULES = {
     "driver.cluster": ("Cluster",),
     "driver.metrics.records": ("ClusterEvent", "ClusterMetrics", "EpochMetrics", "NodeMetrics"),
     "driver.nodes": ("NodeInfo", "NodeState"),
+    "driver.preflight": ("check_environment",),
+    "driver.results": ("Results",),
     "driver.run": ("run", "run_script"),
     "driver.feed.structured_streaming": ("StreamingFeed",),
     "node.ps.coordinator": ("CoordinatedFeed",),
@@ -66,9 +71,9 @@ _MODULES = {
     "errors": (
         "CheckpointError",
         "ClusterError",
-        "EnvironmentNotReady",
         "FeedError",
         "NodeError",
+        "RequirementError",
         "SlotsError",
         "SpecError",
         "StartError",
@@ -92,6 +97,12 @@ __all__.extend(chain.from_iterable(_MODULES.values()))
 def __getattr__(name: str) -> Any:
     if name in _PACKAGES:
         return import_module(f"{__name__}.{name}")
+    if name in _RENAMED:
+        from tensorflowonspark.renamed import warn_renamed
+
+        new = _RENAMED[name]
+        warn_renamed(f"{__name__}.{name}", f"{__name__}.{new}")
+        name = new
     for module, names in _MODULES.items():
         if name in names:
             return getattr(import_module(f"{__name__}.{module}"), name)

@@ -8,8 +8,6 @@ checkers and editors read them in ``keywords.pyi``, which ``make keywords`` writ
 import functools
 import inspect
 import re
-import sys
-import warnings
 from collections.abc import Callable
 from dataclasses import fields
 from types import NoneType
@@ -132,14 +130,6 @@ def takes(*declared: Declaration, old: Callable[[Keywords], Keywords] | None = N
         return shows(*declared)(called)  # type: ignore[return-value]
 
     return decorate
-
-
-def warn_renamed(former: str, now: str) -> None:
-    """Give a `DeprecationWarning` for a former name, at the line of the program that uses it."""
-    level, frame = 1, sys._getframe()
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(f"{__package__}."):
-        level, frame = level + 1, frame.f_back
-    warnings.warn(f"{former} works until 3.1: write {now}", DeprecationWarning, stacklevel=level)
 
 
 def shows(*declared: Declaration) -> Callable[[Item], Item]:

@@ -11,10 +11,10 @@ from enum import Enum
 __all__ = [
     "CheckpointError",
     "ClusterError",
-    "EnvironmentNotReady",
     "FailureKind",
     "FeedError",
     "NodeError",
+    "RequirementError",
     "SlotsError",
     "SpecError",
     "StartError",
@@ -58,7 +58,7 @@ class ClusterError(Exception):
     """Base of this package's exceptions."""
 
 
-class EnvironmentNotReady(ClusterError):
+class RequirementError(ClusterError):
     """A requirement is not installed, not set, or has changed: Java, a Python version, pyspark, TensorFlow, Keras."""
 
 

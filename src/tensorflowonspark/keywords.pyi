@@ -72,25 +72,25 @@ class DatasetKeywords(FeatureKeywords, total=False):
 
 class ReadKeywords(TypedDict, total=False):
     """Those of `tensorflowonspark.tfrecords.options.ReadOptions`."""
-    recordType: str | None
+    record_type: str | None
     mode: str | None
-    columnNameOfCorruptRecord: str | None
-    floatType: str | None
-    binaryFeatures: str | Sequence[str] | None
-    sampleRecords: int | None
-    splitBytes: int | None
-    recursiveFileLookup: bool | None
-    maxRecordBytes: int | str | None
-    pathGlobFilter: str | None
-    modifiedAfter: str | None
-    modifiedBefore: str | None
-    timeZone: str | None
-    basePath: str | None
-    partitionColumnTypeInference: bool | None
-    ignoreInvalidPartitionPaths: bool | None
-    ignoreCorruptFiles: bool | None
-    ignoreMissingFiles: bool | None
-    caseSensitive: bool | None
+    column_name_of_corrupt_record: str | None
+    float_type: str | None
+    binary_features: str | Sequence[str] | None
+    sample_records: int | None
+    split_bytes: int | None
+    recursive_file_lookup: bool | None
+    max_record_bytes: int | str | None
+    path_glob_filter: str | None
+    modified_after: str | None
+    modified_before: str | None
+    time_zone: str | None
+    base_path: str | None
+    partition_column_type_inference: bool | None
+    ignore_invalid_partition_paths: bool | None
+    ignore_corrupt_files: bool | None
+    ignore_missing_files: bool | None
+    case_sensitive: bool | None
 
 class ModelKeywords(TypedDict, total=False):
     """Those of `tensorflowonspark.ml.params.ModelSettings`."""

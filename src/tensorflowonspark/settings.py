@@ -7,8 +7,9 @@ from dataclasses import dataclass, fields, replace
 from ipaddress import ip_network
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
-from tensorflowonspark.declarations import SECONDS, check_fields, warn_renamed
+from tensorflowonspark.declarations import SECONDS, check_fields
 from tensorflowonspark.errors import SpecError
+from tensorflowonspark.renamed import warn_renamed
 from tensorflowonspark.restart_policy import RestartPolicy
 
 if TYPE_CHECKING:
@@ -341,8 +342,8 @@ class ClusterSettings:
         fed again. With ``RestartPolicy(scope="node")`` only the node that has failed is started again, and gets its
         rows again.
     tensorboard : str, optional
-        A log directory, on any file system (`Context.log_directory`). TensorBoard runs beside the chief as long as the
-        cluster does.
+        A log directory, on any file system (`Context.tensorboard_directory`). TensorBoard runs beside the chief as long
+        as the cluster does.
     logs : str, path or Logs, optional
         A directory for the nodes' output, or what of it is shown and kept, and how (`Logs`).
     dashboard : bool, int or Dashboard

@@ -42,6 +42,7 @@ WITH_NODES = {
     "tensorflowonspark.driver.cluster",
     "tensorflowonspark.driver.cluster_view",
     "tensorflowonspark.driver.feed.structured_streaming",
+    "tensorflowonspark.driver.results",
     "tensorflowonspark.driver.run",
     "tensorflowonspark.ml.estimator",
     "tensorflowonspark.search.tune",

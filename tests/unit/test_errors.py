@@ -13,7 +13,7 @@ from tensorflowonspark import errors
         errors.StartError("missing"),
         errors.FeedError("column"),
         errors.SpecError("num_workers=0"),
-        errors.EnvironmentNotReady("no Java"),
+        errors.RequirementError("no Java"),
     ],
 )
 def test_errors_survive_pickling(error):

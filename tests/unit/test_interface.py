@@ -16,7 +16,7 @@ from pyspark.ml.param import Params
 import tensorflowonspark
 
 README = Path(__file__).parents[2] / "README.md"
-PACKAGES = ("tensorflowonspark", "tensorflowonspark.frames", "tensorflowonspark.ml", "tensorflowonspark.storage")
+PACKAGES = tuple(f"tensorflowonspark{name}" for name in ("", ".frames", ".ml", ".ml.mlflow", ".storage"))
 # Names that a program of the README takes from its surroundings, as in a notebook.
 PRELUDE = """
 from typing import Any

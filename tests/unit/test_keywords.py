@@ -30,6 +30,7 @@ TAKERS = [
     *[(each, DatasetOptions) for each in (tfos.Context.dataset, tfos.Context.batches)],
     *[(each, DatasetOptions) for each in (tfos.Feed.dataset, tfos.Feed.batches)],
     *[(each.validation_dataset, FeatureOptions) for each in (tfos.Context, tfos.Feed)],
+    *[(each.validation_batches, FeatureOptions) for each in (tfos.Context, tfos.Feed)],
     (tfos.CoordinatedFeed.per_worker, FeatureOptions),
     *[(each, ReadOptions) for each in (tfos.read_tfrecord, tfos.Context.read_tfrecord)],
 ]
@@ -45,6 +46,9 @@ def program(spark: SparkSession) -> None:
 def node(ctx: tfos.Context, feed: tfos.CoordinatedFeed) -> None:
     ctx.dataset(64, features=["a", "b"], label="c", shapes={"a": (28, 28)}, seed=3, on_epoch_end=print)
     ctx.validation_dataset(64, fill={"a": 0})
+    rows: int | None = ctx.feed().rows
+    found: tfos.Feed = ctx.read_parquet("rows", cache=None)
+    found.validation_batches(64, features="a")
     feed.per_worker(64, epochs=None, shuffle=False, dtypes={"a": "float32"})
 """
 MISTAKES = """

@@ -10,8 +10,8 @@ from tensorflowonspark.cli import check
 from tensorflowonspark.cli.signals import Signalled, exit_code_of_signal
 from tensorflowonspark.errors import (
     ClusterError,
-    EnvironmentNotReady,
     NodeError,
+    RequirementError,
     SlotsError,
     SpecError,
     did_you_mean,
@@ -117,7 +117,7 @@ def _parser(command: list[str]) -> argparse.ArgumentParser:
     try:
         from tensorflowonspark.cli import doctor, run
     except ModuleNotFoundError as error:
-        raise EnvironmentNotReady(
+        raise RequirementError(
             f"{error.name} can't be imported: {sys.executable} -m pip install {error.name}"
         ) from error
     for each in (run, check, doctor):

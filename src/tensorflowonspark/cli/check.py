@@ -10,7 +10,7 @@ from typing import Any
 from tensorflowonspark.cli.signals import ended_by_signals
 from tensorflowonspark.driver.preflight import examine_environment, wheels_of
 from tensorflowonspark.driver.spark.private_names import python_problems
-from tensorflowonspark.errors import EnvironmentNotReady
+from tensorflowonspark.errors import RequirementError
 from tensorflowonspark.task.environment import ExecutorEnvironment, own_environment
 from tensorflowonspark.task.fabric import Fabric, NcclChoice, find_fabric
 
@@ -76,7 +76,7 @@ def _check(options: argparse.Namespace) -> int:
     if found.lines:
         print("\n".join(found.lines))
     if found.problems:
-        raise EnvironmentNotReady("\n".join(found.problems))
+        raise RequirementError("\n".join(found.problems))
     return 0
 
 
@@ -157,7 +157,7 @@ def _check_cluster(options: argparse.Namespace, report: CheckReport) -> None:
             executors = examine_executors(spark, fabric=getattr(options, "gpu", False))
             if not allocates_dynamically(context):
                 report.problems += closed_between(spark, getattr(options, "ports", None))
-        except EnvironmentNotReady as error:
+        except RequirementError as error:
             report.problems.append(str(error))
             return
         finally:

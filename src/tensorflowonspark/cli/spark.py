@@ -120,7 +120,7 @@ def start_session(submit: list[str]) -> "SparkSession":
 
     Raises
     ------
-    EnvironmentNotReady
+    RequirementError
         If this machine lacks what a driver needs.
     ClusterError
         If Spark does not start for another reason.

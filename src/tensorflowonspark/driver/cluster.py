@@ -29,6 +29,7 @@ from tensorflowonspark.driver.program import (
     serialize_program,
 )
 from tensorflowonspark.driver.restart import RestartController
+from tensorflowonspark.driver.results import Results
 from tensorflowonspark.driver.spark.backend import Backend, SparkBackend, is_remote
 from tensorflowonspark.driver.spark.batch_rdd import BatchRDD
 from tensorflowonspark.driver.spark.partitions import spread
@@ -36,6 +37,7 @@ from tensorflowonspark.driver.spark.progress import ProgressJobs
 from tensorflowonspark.driver.tracking import track
 from tensorflowonspark.errors import ClusterError, FeedError, SpecError
 from tensorflowonspark.feed_messages import CacheConfig
+from tensorflowonspark.renamed import takes_old_keywords
 from tensorflowonspark.settings import ClusterSettings, check_seconds, with_groups
 from tensorflowonspark.task.feeder import NodeEndpoint
 from tensorflowonspark.terminal import CONSOLE
@@ -171,7 +173,7 @@ class Cluster(ClusterView):
         if self._config.tracking == "auto":
             track(store, self._args, context.master, lambda: self.spec, self.save_report)
 
-    def shutdown(self, timeout: float | None = None) -> dict[str, Any]:
+    def shutdown(self, timeout: float | None = None) -> Results:
         """Wait for the programs of all nodes that train, then end all nodes.
 
         A second call only returns the results again.
@@ -183,8 +185,8 @@ class Cluster(ClusterView):
 
         Returns
         -------
-        dict
-            What the function returned, by the node's name.
+        Results
+            A dict of what the function returned, by the node's name, with the figures of the training.
 
         Raises
         ------
@@ -226,7 +228,7 @@ class Cluster(ClusterView):
                 raise
             CONSOLE.log(_log, logging.WARNING, "the report %s was not written: %s", path, error)
 
-    def join(self, timeout: float | None = None) -> dict[str, Any]:
+    def join(self, timeout: float | None = None) -> Results:
         """Wait until the function has returned on all nodes that train and do not serve others.
 
         On each other node the function has ten seconds from its first line to return.
@@ -240,8 +242,8 @@ class Cluster(ClusterView):
 
         Returns
         -------
-        dict
-            What the function returned, by the node's name.
+        Results
+            A dict of what the function returned, by the node's name, with the figures of the training.
 
         Raises
         ------
@@ -252,9 +254,10 @@ class Cluster(ClusterView):
 
         Examples
         --------
-        >>> with Cluster(spark, lambda ctx: ctx.index) as cluster:
-        ...     cluster.join()
-        {'worker:0': 0}
+        >>> with Cluster(spark, lambda ctx: ctx.rank * 10, num_workers=2) as cluster:
+        ...     results = cluster.join()
+        >>> results, results.chief, results.by_worker, results.restarts
+        ({'worker:0': 0, 'worker:1': 10}, 0, [0, 10], 0)
         """
         self._attempt.require_own_process()
         if not self._attempt.started:
@@ -262,7 +265,7 @@ class Cluster(ClusterView):
         with self._ended_by_interrupt():
             return self._controller.run_with_restarts(lambda: self._join(timeout))
 
-    def _join(self, timeout: float | None) -> dict[str, Any]:
+    def _join(self, timeout: float | None) -> Results:
         end = math.inf if timeout is None else time.monotonic() + timeout
         self._monitor.end_feeds()
         trainers = self._monitor.trainers()
@@ -273,7 +276,8 @@ class Cluster(ClusterView):
             raise ClusterError(f"after {timeout:g} s (timeout) the program still runs on {running}")
         self._wait_for_first_lines(end)
         self._attempt.advise()
-        return {str(node.role): deserialize_result(node) for node in trainers if node.returned}
+        returned = {str(node.role): deserialize_result(node) for node in trainers if node.returned}
+        return Results(returned, self.spec, self.metrics())
 
     def _wait_for_first_lines(self, end: float) -> None:
         """Wait until the programs of the other nodes have had some time: one may just begin, or be about to return."""
@@ -327,7 +331,7 @@ class Cluster(ClusterView):
         --------
         >>> with Cluster(spark, lambda ctx: ctx.feed().rows, num_workers=2) as cluster:
         ...     cluster.train(spark.range(100))
-        ...     sum(cluster.join().values())
+        ...     sum(cluster.join().by_worker)
         100
         """
         if getattr(data, "isStreaming", False):
@@ -365,7 +369,7 @@ class Cluster(ClusterView):
                 "fed again to one of them; keep them (cache='disk', start='all_rows'), or leave out scope"
             )
 
-    @takes(old=with_todays_names)
+    @takes_old_keywords(timeout="feed_timeout")
     def train_stream(
         self,
         data: "DataFrame",

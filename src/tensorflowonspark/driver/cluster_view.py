@@ -1,19 +1,19 @@
 """What can be seen of a cluster: its nodes, metrics and advice, the pages that show them, and a report."""
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from html import escape
 
 from tensorflowonspark.config import ClusterSpec
 from tensorflowonspark.driver.attempt import ClusterAttempt
 from tensorflowonspark.driver.dashboard.page import save_report
+from tensorflowonspark.driver.html_table import html_table
 from tensorflowonspark.driver.metrics.records import ClusterMetrics
 from tensorflowonspark.driver.monitor import Monitor
 from tensorflowonspark.driver.nodes import Node, NodeInfo
 from tensorflowonspark.driver.restart import RestartController
 from tensorflowonspark.messages import Progress
 
-_CELL = "text-align:left;padding:0.2em 1em 0.2em 0;border-bottom:1px solid currentColor"
 _FRAME = "display:inline-block;vertical-align:middle;width:8em;height:0.6em;border:1px solid currentColor"
 _HEAD = ("node", "host", "state", "progress", "GPUs")
 
@@ -40,13 +40,7 @@ def cluster_html(attempt: ClusterAttempt, dashboard_url: str | None = None) -> s
     for name, url in {"dashboard": dashboard_url, "TensorBoard": attempt.monitor.tensorboard_url}.items():
         if url and attempt.running:
             lines.append(f', <a href="{escape(url)}">{name}</a>')
-    lines += ['<table style="border-collapse:collapse;background:none">', _row("th", map(escape, _HEAD))]
-    lines += [_row("td", _cells(node)) for node in attempt.monitor.nodes]
-    return "".join([*lines, "</table></div>"])
-
-
-def _row(tag: str, cells: Iterable[str]) -> str:
-    return "<tr>" + "".join(f'<{tag} style="{_CELL}">{cell}</{tag}>' for cell in cells) + "</tr>"
+    return "".join([*lines, html_table(_HEAD, map(_cells, attempt.monitor.nodes)), "</div>"])
 
 
 def _cells(node: Node) -> Sequence[str]:

@@ -22,6 +22,7 @@ from tensorflowonspark.columns import map_in_arrow
 from tensorflowonspark.config import ClusterConfig
 from tensorflowonspark.driver.cluster import Cluster
 from tensorflowonspark.driver.feed.job import FeedRequest
+from tensorflowonspark.driver.results import Results
 from tensorflowonspark.driver.spark.backend import Backend
 from tensorflowonspark.driver.spark.batch_rdd import BatchRDD
 from tensorflowonspark.driver.spark.gpus import gpu_profile_of_connect
@@ -49,7 +50,7 @@ class _RemoteRun:
     feed: FeedRequest | None  # without the data, which is the tasks' input
 
 
-def run_remotely(spark: "SparkSession", config: ClusterConfig, feed: FeedRequest | None) -> dict[str, Any]:
+def run_remotely(spark: "SparkSession", config: ClusterConfig, feed: FeedRequest | None) -> Results:
     """Run a cluster to its end; return what its programs returned, by the node's name.
 
     Parameters
@@ -89,7 +90,8 @@ def run_remotely(spark: "SparkSession", config: ClusterConfig, feed: FeedRequest
     outcome = pickle.loads(b"".join(pieces))
     if isinstance(outcome, BaseException):
         raise outcome
-    return dict(outcome)
+    assert isinstance(outcome, Results)
+    return outcome
 
 
 def _collected(spark: "SparkSession", frame: "DataFrame", feeds: bool) -> list[Any]:

@@ -18,7 +18,7 @@ from tensorflowonspark.driver.spark.resources import (
     listen,
     unseen_executors,
 )
-from tensorflowonspark.errors import EnvironmentNotReady, SlotsError
+from tensorflowonspark.errors import RequirementError, SlotsError
 from tensorflowonspark.settings import port_range
 from tensorflowonspark.task.environment import PACKAGES, ExecutorEnvironment, report_environment, report_unreached
 from tensorflowonspark.task.fabric import Fabric
@@ -53,7 +53,7 @@ def examine_executors(spark: "SparkSession", *, fabric: bool = False) -> list[Ex
     ------
     SlotsError
         If there is no executor within two minutes.
-    EnvironmentNotReady
+    RequirementError
         If Spark can't run a Python task on the executors.
     """
     context = spark.sparkContext
@@ -64,14 +64,14 @@ def examine_executors(spark: "SparkSession", *, fabric: bool = False) -> list[Ex
             tasks = context.parallelize(range(max(slots, 1)), max(slots, 1))
             rows = tasks.mapPartitions(partial(report_environment, address, fabric)).collect()
     except Exception as error:
-        raise EnvironmentNotReady(_job_problem(error)) from error
+        raise RequirementError(_job_problem(error)) from error
     finally:
         server.close()
     slots_of = Counter(key for key, _ in rows)
     found = {key: ExecutorEnvironment.of(fields, slots_of[key]) for key, fields in rows if fields is not None}
     if missing := slots_of.keys() - found.keys():
         hosts = named_hosts(sorted(key.split()[0] for key in missing))
-        raise EnvironmentNotReady(f"{hosts}: not examined, each task waited for another one: run tfos check again")
+        raise RequirementError(f"{hosts}: not examined, each task waited for another one: run tfos check again")
     return sorted(found.values(), key=lambda each: (each.host, each.address))
 
 
@@ -89,7 +89,7 @@ def closed_between(spark: "SparkSession", ports: str | None = None) -> list[str]
     ------
     SpecError
         If they have another form.
-    EnvironmentNotReady
+    RequirementError
         If Spark can't run the tasks.
     """
     port_range(ports)
@@ -101,7 +101,7 @@ def closed_between(spark: "SparkSession", ports: str | None = None) -> list[str]
         with _shipped_by_value():
             rows = tasks.mapPartitions(partial(report_unreached, ports or "")).collect()
     except Exception as error:
-        raise EnvironmentNotReady(_job_problem(error)) from error
+        raise RequirementError(_job_problem(error)) from error
     return [
         f"{own}: it can't connect to {address}, where another executor listens ({why}): nodes connect to each other; "
         "open the ports between the hosts in firewalls, those of ports=... or all; where hosts have several networks, "

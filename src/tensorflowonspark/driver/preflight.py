@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tensorflowonspark import __version__
-from tensorflowonspark.errors import EnvironmentNotReady
+from tensorflowonspark.errors import RequirementError
 
 _PYTHON = (3, 10)
 _REQUIREMENTS = {"pyspark": "pyspark>=3.5", "tensorflow": "tensorflow>=2.16", "pyarrow": "pyarrow>=15"}
@@ -39,7 +39,7 @@ def check_environment() -> dict[str, str]:
 
     Raises
     ------
-    EnvironmentNotReady
+    RequirementError
         If something is missing or too old, or if TensorFlowOnSpark 2.x is installed. The message has one line for
         each problem, with its cause and its remedy.
 
@@ -50,7 +50,7 @@ def check_environment() -> dict[str, str]:
     """
     found, problems = examine_environment()
     if problems:
-        raise EnvironmentNotReady("\n".join(problems))
+        raise RequirementError("\n".join(problems))
     return found
 
 

@@ -15,6 +15,7 @@ from tensorflowonspark.driver.feed.data import Data, feed_request
 from tensorflowonspark.driver.feed.job import FeedRequest
 from tensorflowonspark.driver.program import Program, configure
 from tensorflowonspark.driver.restart import RestartBudget
+from tensorflowonspark.driver.results import Results
 from tensorflowonspark.driver.script import read_script
 from tensorflowonspark.driver.spark.backend import is_remote
 from tensorflowonspark.driver.spark.partitions import new_column, repartitioned
@@ -41,7 +42,7 @@ def run(
     *,
     data: "DataFrame | Data | None" = None,
     **settings: "Unpack[ClusterKeywords]",
-) -> dict[str, Any]:
+) -> Results:
     """Run a function on a cluster until it has returned on all nodes: with one data set, or without.
 
     The nodes hold their Spark tasks. With `data`, each task feeds its own node from its own partition. A job feeds them
@@ -66,8 +67,9 @@ def run(
 
     Returns
     -------
-    dict
-        What the function returned, by the node's name.
+    Results
+        A dict of what the function returned, by the node's name, with the figures of the training (over Spark Connect,
+        of its last attempt).
 
     Raises
     ------
@@ -143,7 +145,7 @@ def _check_remote(config: ClusterConfig, data: Data | None) -> None:
         )
 
 
-def _run_fed(cluster: Cluster, data: Data) -> dict[str, Any]:
+def _run_fed(cluster: Cluster, data: Data) -> Results:
     """Run a cluster that a job feeds, with several partitions for each worker: no rows move between workers."""
     frame, workers = data.frame, len(cluster.spec.fed)
     assert frame is not None
@@ -164,7 +166,7 @@ def run_script(
     working_dir: str | os.PathLike[str] | None = None,
     files: Sequence[str | os.PathLike[str]] = (),
     **settings: "Unpack[RunKeywords]",
-) -> None:
+) -> Results:
     """Run a Python file on a cluster, unchanged, until it has ended on all nodes.
 
     On each node it is ``__main__``, as if ``python`` had started it: with its ``sys.argv`` and ``__file__``, and beside
@@ -190,6 +192,11 @@ def run_script(
     **settings
         As for `run`.
 
+    Returns
+    -------
+    Results
+        As from `run`; a script returns None.
+
     Raises
     ------
     SpecError
@@ -206,8 +213,9 @@ def run_script(
     >>> script = Path(tempfile.mkdtemp(), "train.py")
     >>> _ = script.write_text("import os, sys; print(sys.argv[1:], os.environ['TF_CONFIG'])")
     >>> run_script(spark, script, ["--lr", "0.1"], num_workers=2)
+    {'worker:0': None, 'worker:1': None}
     """
-    run(spark, read_script(path, arguments, module=module, working_dir=working_dir, files=files), **settings)
+    return run(spark, read_script(path, arguments, module=module, working_dir=working_dir, files=files), **settings)
 
 
 def _held_request(data: Data) -> FeedRequest:
@@ -228,7 +236,7 @@ def _with_marks(data: "DataFrame", validation: "DataFrame") -> tuple["DataFrame"
     return data.withColumn(column, f.lit(False)).union(validation.withColumn(column, f.lit(True))), column
 
 
-def _with_restarts(config: ClusterConfig, act: Callable[[ClusterConfig], dict[str, Any]]) -> dict[str, Any]:
+def _with_restarts(config: ClusterConfig, act: Callable[[ClusterConfig], Results]) -> Results:
     """Run a cluster that another process drives, again for as often as the policy allows."""
     budget = RestartBudget(config)
     while True:

@@ -22,6 +22,7 @@ from tensorflowonspark.columns import (
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.messages import ColumnSummary
 from tensorflowonspark.ml.inputs import TensorInfo
+from tensorflowonspark.renamed import takes_old_keywords
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -97,14 +98,15 @@ def fields_of(frame: "DataFrame", names: Sequence[str]) -> dict[str, Field]:
     return {name: field_of(schema[name]) for name in names}
 
 
-def analyze(frame: "DataFrame") -> "DataFrame":
+@takes_old_keywords(frame="data")
+def analyze(data: "DataFrame") -> "DataFrame":
     """Return a DataFrame with the shapes of its columns in their metadata. This reads all rows once.
 
     `map_blocks` needs the shapes of arrays, and `map_rows` computes many rows at once if all have one known shape.
 
     Parameters
     ----------
-    frame : DataFrame
+    data : DataFrame
         The rows.
 
     Returns
@@ -115,7 +117,7 @@ def analyze(frame: "DataFrame") -> "DataFrame":
     Raises
     ------
     SpecError
-        If `frame` is not a DataFrame.
+        If `data` is not a DataFrame.
 
     Examples
     --------
@@ -125,15 +127,15 @@ def analyze(frame: "DataFrame") -> "DataFrame":
      |-- x: array<double> float64[2]
      |-- y: array<int> int32[?]
     """
-    require_frame(frame, "the data")
-    nested = [column.name for column in frame.schema.fields if _field(column) and field_of(column).shape]
+    require_frame(data, "the data")
+    nested = [column.name for column in data.schema.fields if _field(column) and field_of(column).shape]
     if not nested:
-        return frame
-    rows = map_in_arrow(select(frame, nested), _summaries, "summary binary").collect()
+        return data
+    rows = map_in_arrow(select(data, nested), _summaries, "summary binary").collect()
     found = merge(pickle.loads(row.summary) for row in rows)
     for name, summary in found.items():
-        frame = append_shape(frame, name, _shape(summary, field_of(frame.schema[name])))
-    return frame
+        data = append_shape(data, name, _shape(summary, field_of(data.schema[name])))
+    return data
 
 
 def _field(column: "StructField") -> Field | None:
@@ -157,12 +159,13 @@ def _shape(summary: ColumnSummary, field: Field) -> list[int | None]:
     return [*known, *[None] * (len(field.shape) - len(known))]
 
 
-def append_shape(frame: "DataFrame", col: str, shape: Sequence[int | None]) -> "DataFrame":
+@takes_old_keywords(frame="data")
+def append_shape(data: "DataFrame", col: str, shape: Sequence[int | None]) -> "DataFrame":
     """Return a DataFrame with a declared shape in the metadata of a column. This reads no row.
 
     Parameters
     ----------
-    frame : DataFrame
+    data : DataFrame
         The rows.
     col : str
         A column of arrays, vectors or nested arrays.
@@ -189,31 +192,32 @@ def append_shape(frame: "DataFrame", col: str, shape: Sequence[int | None]) -> "
     root
      |-- x: array<double> float64[2]
     """
-    field = fields_of(frame, [col])[col]
+    field = fields_of(data, [col])[col]
     if len(shape) != len(field.shape):
         raise SpecError(
             f"append_shape(df, {col!r}, {list(shape)}): one value of the column has {len(field.shape)} dimension(s), "
-            f"as it is {frame.schema[col].dataType.simpleString()}"
+            f"as it is {data.schema[col].dataType.simpleString()}"
         )
     sizes = [-1 if size is None else int(size) for size in shape]
-    metadata = {**(frame.schema[col].metadata or {}), SHAPE: sizes}
-    plain, own = plainly_named(frame)
-    position = frame.columns.index(col)
+    metadata = {**(data.schema[col].metadata or {}), SHAPE: sizes}
+    plain, own = plainly_named(data)
+    position = data.columns.index(col)
     return plain.select(*own[:position], own[position].alias(col, metadata=metadata), *own[position + 1 :])
 
 
-def print_schema(frame: "DataFrame") -> None:
+@takes_old_keywords(frame="data")
+def print_schema(data: "DataFrame") -> None:
     """Print each column with its Spark type, and the numpy dtype and shape of one row's value.
 
     Parameters
     ----------
-    frame : DataFrame
+    data : DataFrame
         The rows, which are not read.
 
     Raises
     ------
     SpecError
-        If `frame` is not a DataFrame.
+        If `data` is not a DataFrame.
 
     Examples
     --------
@@ -221,9 +225,9 @@ def print_schema(frame: "DataFrame") -> None:
     root
      |-- id: bigint int64[]
     """
-    require_frame(frame, "the data")
+    require_frame(data, "the data")
     lines = ["root"]
-    for column in frame.schema.fields:
+    for column in data.schema.fields:
         field = _field(column)
         lines.append(f" |-- {column.name}: {column.dataType.simpleString()} {field or '(no tensor)'}")
     sys.stdout.write("\n".join([*lines, ""]))

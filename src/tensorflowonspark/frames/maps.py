@@ -12,15 +12,17 @@ from tensorflowonspark.frames.functions import read
 from tensorflowonspark.frames.plain import Form
 from tensorflowonspark.ml.distribution import loaded
 from tensorflowonspark.ml.predict import PredictPlan, features_of, this_partition, with_results
+from tensorflowonspark.renamed import takes_old_keywords
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
 
+@takes_old_keywords(frame="data")
 def map_blocks(
     function: Any,
-    frame: "DataFrame",
+    data: "DataFrame",
     *,
     trim: bool = False,
     feed_dict: Mapping[str, str] | None = None,
@@ -36,7 +38,7 @@ def map_blocks(
         of arrays of shape ``(rows, ...)`` by the names of the new columns, or one array, whose column has the
         function's name. Spark chooses the rows of a block (at most
         ``spark.sql.execution.arrow.maxRecordsPerBatch``).
-    frame : DataFrame
+    data : DataFrame
         The rows.
     trim : bool
         Whether to return only the results; then a block may have any number of results.
@@ -51,7 +53,7 @@ def map_blocks(
     Returns
     -------
     DataFrame
-        The columns of `frame`, unless `trim`, followed by the results.
+        The columns of `data`, unless `trim`, followed by the results.
 
     Raises
     ------
@@ -75,15 +77,16 @@ def map_blocks(
     >>> map_blocks(lambda x: {"most": np.max(x, keepdims=True)}, df.coalesce(1), trim=True).collect()
     [Row(most=2.0)]
     """
-    plan = read(function, frame, Form.BLOCKS, feed_dict, schema, fill)
+    plan = read(function, data, Form.BLOCKS, feed_dict, schema, fill)
     if not trim:
-        return _beside(plan, frame)
-    return map_in_arrow(select(frame, plan.taken.columns), partial(_only_results, plan), plan.types)
+        return _beside(plan, data)
+    return map_in_arrow(select(data, plan.taken.columns), partial(_only_results, plan), plan.types)
 
 
+@takes_old_keywords(frame="data")
 def map_rows(
     function: Any,
-    frame: "DataFrame",
+    data: "DataFrame",
     *,
     feed_dict: Mapping[str, str] | None = None,
     fill: Mapping[str, Any] | None = None,
@@ -99,7 +102,7 @@ def map_rows(
     function : tf.function, concrete function, Keras model or callable
         Takes one row's value for each parameter, which has the name of a column, and returns a dict of one row's
         results by the names of the new columns, or one result, whose column has the function's name.
-    frame : DataFrame
+    data : DataFrame
         The rows.
     feed_dict : mapping, optional
         Columns by parameter, for parameters with another name than their column.
@@ -111,7 +114,7 @@ def map_rows(
     Returns
     -------
     DataFrame
-        The columns of `frame`, followed by the results.
+        The columns of `data`, followed by the results.
 
     Raises
     ------
@@ -132,7 +135,7 @@ def map_rows(
     +----------+-----+----------+
     <BLANKLINE>
     """
-    return _beside(read(function, frame, Form.ROWS, feed_dict, schema, fill), frame)
+    return _beside(read(function, data, Form.ROWS, feed_dict, schema, fill), data)
 
 
 def _beside(plan: PredictPlan, frame: "DataFrame") -> "DataFrame":

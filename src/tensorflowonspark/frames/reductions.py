@@ -14,6 +14,7 @@ from tensorflowonspark.frames.functions import read
 from tensorflowonspark.frames.plain import Form
 from tensorflowonspark.ml.distribution import loaded
 from tensorflowonspark.ml.predict import PredictPlan, features_of, this_partition
+from tensorflowonspark.renamed import takes_old_keywords
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, GroupedData
@@ -63,9 +64,10 @@ def _as_row(result: Mapping[str, Any], schema: pa.Schema) -> pa.RecordBatch:
     return to_batch({name: np.asarray(value)[None] for name, value in result.items()}, schema, 1)
 
 
+@takes_old_keywords(frame="data")
 def reduce_blocks(
     function: Any,
-    frame: "DataFrame",
+    data: "DataFrame",
     *,
     fill: Mapping[str, Any] | None = None,
     schema: "str | StructType | None" = None,
@@ -79,7 +81,7 @@ def reduce_blocks(
     function : tf.function, concrete function or callable
         Takes, for each column ``x``, an array of shape ``(rows, ...)`` as parameter ``x`` or ``x_input``, and returns
         one row's values by the same names. The order and number of rows in a block are not defined.
-    frame : DataFrame
+    data : DataFrame
         The rows.
     fill : mapping, optional
         Values that replace nulls, by column. A null in any other column is an error.
@@ -105,12 +107,13 @@ def reduce_blocks(
     >>> reduce_blocks(lambda x: x.sum(axis=0), df).tolist()
     [4.0, 6.0]
     """
-    return _reduce(read(function, frame, Form.REDUCED_BLOCKS, schema=schema, fill=fill), frame)
+    return _reduce(read(function, data, Form.REDUCED_BLOCKS, schema=schema, fill=fill), data)
 
 
+@takes_old_keywords(frame="data")
 def reduce_rows(
     function: Any,
-    frame: "DataFrame",
+    data: "DataFrame",
     *,
     fill: Mapping[str, Any] | None = None,
     schema: "str | StructType | None" = None,
@@ -122,7 +125,7 @@ def reduce_rows(
     function : tf.function, concrete function or callable
         Takes each column ``x`` of two rows, as ``x_1`` and ``x_2``, and returns one row's values by the names of the
         columns. It must be commutative and associative.
-    frame : DataFrame
+    data : DataFrame
         The rows.
     fill : mapping, optional
         Values that replace nulls, by column. A null in any other column is an error.
@@ -146,7 +149,7 @@ def reduce_rows(
     >>> int(reduce_rows(lambda id_1, id_2: id_1 + id_2, spark.range(11)))
     55
     """
-    return _reduce(read(function, frame, Form.REDUCED_ROWS, schema=schema, fill=fill), frame)
+    return _reduce(read(function, data, Form.REDUCED_ROWS, schema=schema, fill=fill), data)
 
 
 def aggregate(

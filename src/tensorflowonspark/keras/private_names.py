@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
-from tensorflowonspark.errors import EnvironmentNotReady
+from tensorflowonspark.errors import RequirementError
 from tensorflowonspark.keras.session import session
 
 _log = logging.getLogger(__name__)
@@ -333,11 +333,11 @@ def refuse_replicas() -> None:
 
     Raises
     ------
-    EnvironmentNotReady
+    RequirementError
         With a line for each feature that lacks one.
     """
     if session.problems:
-        raise EnvironmentNotReady("\n".join(session.problems))
+        raise RequirementError("\n".join(session.problems))
 
 
 def all_problems(jax: bool = False) -> Iterator[str]:

@@ -39,6 +39,7 @@ from tensorflowonspark.ml.model_bundle import inputs_of
 from tensorflowonspark.ml.params import check_columns
 from tensorflowonspark.ml.predict import TakenColumns
 from tensorflowonspark.ml.serialization import is_model
+from tensorflowonspark.renamed import takes_old_keywords
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -51,9 +52,10 @@ _TASK_ERROR = re.compile(r"tensorflowonspark\.errors\.\w+: (.+)$", re.MULTILINE)
 _changing = RLock()  # held while the layers of the user's model have a temporary state
 
 
+@takes_old_keywords(df="data")
 def adapt(
     layer_or_model: Layer,
-    df: "DataFrame",
+    data: "DataFrame",
     columns: str | Sequence[str] | Mapping[str, str | Sequence[str]] | None = None,
     *,
     shapes: Mapping[str, Sequence[int | None]] | None = None,
@@ -72,7 +74,7 @@ def adapt(
     layer_or_model : keras.Layer or keras.Model
         A ``Normalization``, ``Discretization``, ``StringLookup``, ``IntegerLookup`` or ``TextVectorization``; or a
         model, whose layers of these kinds without a state are adapted.
-    df : DataFrame
+    data : DataFrame
         The rows.
     columns : str, sequence of str, or mapping, optional
         For a layer, its column, or several columns of numbers that are concatenated; by default the only column of
@@ -105,21 +107,21 @@ def adapt(
     if family_of(layer_or_model):
         if isinstance(columns, Mapping):
             columns = _of_layer(columns, [layer_or_model])[0][1]
-        work = [(layer_or_model, _own_columns(layer_or_model, df, columns))]
+        work = [(layer_or_model, _own_columns(layer_or_model, data, columns))]
     elif is_model(layer_or_model):
         if columns is not None and not isinstance(columns, Mapping):
             raise SpecError(
                 f"columns={columns!r}: for a model, give the columns by layer, as in {{'layer_name': 'column'}}"
             )
-        work = _of_model(layer_or_model, df, columns or {})
+        work = _of_model(layer_or_model, data, columns or {})
     else:
         raise SpecError(
             f"adapt({layer_or_model!r}): expected a Keras model, or one of Keras's layers Normalization, "
             "Discretization, StringLookup, IntegerLookup and TextVectorization"
         )
     for layer, names in work:
-        _check(layer, df, names)
-    states = [(layer, _compute(layer, df, names, by_column)) for layer, names in work]
+        _check(layer, data, names)
+    states = [(layer, _compute(layer, data, names, by_column)) for layer, names in work]
     for layer, state in states:
         _set(layer, state)
     return layer_or_model

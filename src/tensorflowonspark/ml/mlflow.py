@@ -23,6 +23,7 @@ from tensorflowonspark.ml.taken_types import TakenTypes
 if TYPE_CHECKING:
     import pandas as pd
 
+__all__ = ["load_model"]
 
 _STAGE = "stage"
 _TAKEN = "taken.json"  # beside it: the types of its columns, and a time zone

@@ -45,9 +45,9 @@ class FeedAccess(FileAccess):
         self._feeds = Feeds(setup, link, server, self._meter)
         cache = server.cache if server is not None else None
         super().__init__(setup, link, FileReader(setup, cache, link, self._feeds))
-        self._current: Feed | CoordinatedFeed | None = None
+        self._current: Feed | None = None
 
-    def feeds(self) -> Iterator[Feed | CoordinatedFeed]:
+    def feeds(self) -> Iterator[Feed]:
         """Yield a feed for each ``cluster.train(df)``, until the cluster shuts down.
 
         Returns
@@ -69,12 +69,12 @@ class FeedAccess(FileAccess):
         while (feed := self._next_feed()) is not None:
             yield feed
 
-    def feed(self) -> Feed | CoordinatedFeed:
+    def feed(self) -> Feed:
         """Return the current feed; wait for the first ``cluster.train(df)`` if there was none yet.
 
         Returns
         -------
-        Feed or CoordinatedFeed
+        Feed
             A `CoordinatedFeed` on the chief of a ``ParameterServerStrategy``, since the rows are on the workers.
 
         Raises
@@ -95,7 +95,7 @@ class FeedAccess(FileAccess):
             )
         return feed
 
-    def _next_feed(self) -> Feed | CoordinatedFeed | None:
+    def _next_feed(self) -> Feed | None:
         complete = self._feeds.next()
         if complete is None:
             self._current = None
@@ -134,7 +134,7 @@ class FeedAccess(FileAccess):
         ...     print(x.numpy(), y.numpy(), sample_weight.numpy())
         [0 1 2 3] [0. 1. 0. 1.] [1. 1. 1. 1.]
         """
-        return self._own_feed().dataset(batch_size, **options)
+        return self.feed().dataset(batch_size, **options)
 
     @takes(DatasetOptions)
     def batches(self, batch_size: int, **options: "Unpack[DatasetKeywords]") -> Batches:
@@ -165,7 +165,7 @@ class FeedAccess(FileAccess):
         >>> [batch["id"].tolist() for epoch in range(2) for batch in batches]
         [[0, 1, 2, 3], [4, 5], [0, 1, 2, 3], [4, 5]]
         """
-        return self._own_feed().batches(batch_size, **options)
+        return self.feed().batches(batch_size, **options)
 
     @takes(FeatureOptions)
     def validation_dataset(self, batch_size: int, **options: "Unpack[FeatureKeywords]") -> "tf.data.Dataset":
@@ -194,15 +194,35 @@ class FeedAccess(FileAccess):
         ...     print(x.numpy(), y.numpy())
         [0 1] [0. 1.]
         """
-        return self._own_feed().validation_dataset(batch_size, **options)
+        return self.feed().validation_dataset(batch_size, **options)
 
-    def _own_feed(self) -> Feed:
-        feed = self.feed()
-        if isinstance(feed, CoordinatedFeed):
-            raise FeedError(
-                f"{self._setup.role} has no rows of its own, the workers have them: use ctx.feed().per_worker"
-            )
-        return feed
+    @takes(FeatureOptions)
+    def validation_batches(self, batch_size: int, **options: "Unpack[FeatureKeywords]") -> Batches:
+        """Return batches of NumPy arrays of the current feed's validation rows, in their own order.
+
+        Parameters
+        ----------
+        batch_size : int
+            Rows of one step over all workers together.
+        **options
+            As for `Feed.dataset`.
+
+        Returns
+        -------
+        Batches
+            As of `batches`.
+
+        Raises
+        ------
+        FeedError
+            If there is no feed, or it has no validation rows (``validation=...``), or as for `dataset`.
+
+        Examples
+        --------
+        >>> [batch["id"].tolist() for batch in ctx.validation_batches(4, features=["id"])]
+        [[0, 1]]
+        """
+        return self.feed().validation_batches(batch_size, **options)
 
     def _find_rows(self, number: int, files: FilesToRead | None) -> Feed:
         """Return this worker's rows of a feed that the chief of a ``ParameterServerStrategy`` reads."""

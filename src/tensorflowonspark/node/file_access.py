@@ -1,7 +1,7 @@
 """The methods of a node's context that read files and tables, each worker its share."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING
 
 from tensorflowonspark.declarations import shows
 from tensorflowonspark.node.driver_link import Link, NodeSetup
@@ -11,7 +11,8 @@ from tensorflowonspark.node.feed.files import FileReader
 from tensorflowonspark.node.feed.tables import FilesToRead, find_row_groups
 from tensorflowonspark.node.feed.windows import FileSplit
 from tensorflowonspark.node.ps.coordinator import CoordinatedFeed
-from tensorflowonspark.tfrecords.options import ReadOptions
+from tensorflowonspark.renamed import takes_old_keywords
+from tensorflowonspark.tfrecords.options import OLD_KEYWORDS, ReadOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -20,13 +21,6 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from tensorflowonspark.keywords import ReadKeywords
-
-    class _RecordKeywords(ReadKeywords, total=False):
-        """The arguments of `FileAccess.read_tfrecord` by name, but for `cache`, which determines its result's type."""
-
-        schema: "pa.Schema | StructType | str | None"
-        columns: Sequence[str] | None
-        cache_limit: int | str | None
 
 
 class FileAccess:
@@ -47,16 +41,7 @@ class FileAccess:
         self._link = link
         self._file_reader = file_reader
 
-    @overload
-    def read_tfrecord(
-        self, paths: str | Sequence[str], *, cache: str = "disk", **options: "Unpack[_RecordKeywords]"
-    ) -> Feed: ...
-
-    @overload
-    def read_tfrecord(
-        self, paths: str | Sequence[str], *, cache: None, **options: "Unpack[_RecordKeywords]"
-    ) -> Feed | CoordinatedFeed: ...
-
+    @takes_old_keywords(**OLD_KEYWORDS)
     @shows(ReadOptions)
     def read_tfrecord(
         self,
@@ -67,7 +52,7 @@ class FileAccess:
         cache: str | None = "disk",
         cache_limit: int | str | None = None,
         **options: "Unpack[ReadKeywords]",
-    ) -> Feed | CoordinatedFeed:
+    ) -> Feed:
         """Read TFRecord files without Spark, each worker its share; return them as a feed over all workers.
 
         Call it on all workers, with the same paths. Without a cache an evaluator may call it too, which reads all rows;
@@ -78,8 +63,8 @@ class FileAccess:
         paths : str or sequence of str
             Files, directories or wildcards, on any file system; long files are divided.
         schema : pa.Schema, StructType or str, optional
-            The features and their types, as in ``"id bigint, x array<float>"``. By default they are inferred from the
-            first records.
+            The features and their types, as in ``"id bigint, x array<float>"``; a schema of Arrow or of Spark. By
+            default they are inferred from the first records.
         columns : sequence of str, optional
             The columns to read; others are not decoded. By default all.
         cache : {"disk", "memory"} or None
@@ -133,7 +118,7 @@ class FileAccess:
         cache: str | None = "disk",
         cache_limit: int | str | None = None,
         filter: "pc.Expression | None" = None,  # noqa: A002 - named at the call, as in Arrow
-    ) -> Feed | CoordinatedFeed:
+    ) -> Feed:
         """Read Parquet files without Spark, each worker its row groups; return them as a feed over all workers.
 
         Call it on all workers, with the same arguments. Without a cache an evaluator may call it too, which reads all
@@ -191,7 +176,7 @@ class FileAccess:
         cache_limit: int | str | None = None,
         filter: "pc.Expression | None" = None,  # noqa: A002 - named at the call, as in Arrow
         storage_options: Mapping[str, str] | None = None,
-    ) -> Feed | CoordinatedFeed:
+    ) -> Feed:
         """Read a Delta table without Spark, each worker its row groups; return them as a feed over all workers.
 
         As `read_parquet`, for the files that the table has in a version (``pip install 'tensorflowonspark[delta]'``).
@@ -241,7 +226,7 @@ class FileAccess:
         cache_limit: int | str | None = None,
         filter: "pc.Expression | None" = None,  # noqa: A002 - named at the call, as in Arrow
         catalog: str | Mapping[str, str] | None = None,
-    ) -> Feed | CoordinatedFeed:
+    ) -> Feed:
         """Read an Iceberg table without Spark, each worker its row groups; return them as a feed over all workers.
 
         As `read_parquet`, for the files of a snapshot of the table (``pip install 'tensorflowonspark[iceberg]'``).
@@ -284,13 +269,13 @@ class FileAccess:
         source = {"table": table, "snapshot": snapshot, "catalog": catalog}
         return self._read(repr(table), FilesToRead("iceberg", source, columns, filter, cache_limit), cache)
 
-    def _read(self, name: str, wanted: FilesToRead, cache: str | None) -> Feed | CoordinatedFeed:
+    def _read(self, name: str, wanted: FilesToRead, cache: str | None) -> Feed:
         groups, fields, files = find_row_groups(wanted)
         return self._open(f"ctx.read_{files.kind}({name}{files.shown()})", groups, fields, cache, files)
 
     def _open(
         self, call: str, splits: Sequence[FileSplit], schema: "pa.Schema", cache: str | None, files: FilesToRead
-    ) -> Feed | CoordinatedFeed:
+    ) -> Feed:
         spec, role = self._setup.spec, self._setup.role
         if cache is None and role == spec.chief_role and role not in spec.fed:
             complete = self._file_reader.describe(call, splits, files.cache_limit)

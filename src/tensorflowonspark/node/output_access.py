@@ -15,6 +15,7 @@ from tensorflowonspark.node.driver_link import Link
 from tensorflowonspark.node.feed.feeds import Feeds
 from tensorflowonspark.node.meter import TrainingMeter
 from tensorflowonspark.node.metric_values import check_metrics
+from tensorflowonspark.renamed import warn_renamed
 
 
 class OutputAccess:
@@ -122,7 +123,7 @@ class OutputAccess:
         position = ResumePosition(self._feeds, self._link, len(self.spec.trainers))
         return Checkpoints(directory, keep, self.scratch, self.is_chief, str(self.role), position, self.host)
 
-    def log_directory(self, path: str) -> str:
+    def tensorboard_directory(self, path: str) -> str:
         """Return a directory of this machine for TensorBoard's logs, which are copied to `path` as they grow.
 
         They are copied every few seconds, and when the program has ended. TensorFlow itself writes logs to this
@@ -140,7 +141,7 @@ class OutputAccess:
 
         Examples
         --------
-        >>> ctx.log_directory("/logs/run-1")
+        >>> ctx.tensorboard_directory("/logs/run-1")
         '/logs/run-1'
         """
         if storage.is_local(storage.file_system(path)[0]):
@@ -148,6 +149,27 @@ class OutputAccess:
         local = self._logs.enter_context(TemporaryDirectory(prefix="tfos-", dir=self.scratch))
         self._logs.callback(storage.DirectorySync(local, path).close)
         return local
+
+    def log_directory(self, path: str) -> str:
+        """Return the same as `tensorboard_directory`, of which this is the old name.
+
+        Parameters
+        ----------
+        path : str
+            As for `tensorboard_directory`.
+
+        Returns
+        -------
+        str
+            A local path.
+
+        Examples
+        --------
+        >>> ctx.log_directory("/logs/run-1")
+        '/logs/run-1'
+        """
+        warn_renamed("ctx.log_directory", "ctx.tensorboard_directory")
+        return self.tensorboard_directory(path)
 
     def absolute_path(self, path: str) -> str:
         """Return a path as a URL of Hadoop's default file system, unless it has a scheme already.

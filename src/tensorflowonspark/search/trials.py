@@ -37,7 +37,7 @@ class Settings:
 
     nodes: int
     trials: int | None
-    concurrent: int | None  # None: as many as there are slots for
+    jobs: int | None  # None: as many as there are slots for
     timeout: float | None
     pruning: Pruning
     catch: tuple[type[BaseException], ...]
@@ -123,8 +123,8 @@ class Search:
 
     def _limit(self) -> int:
         """Return how many trials may run at the same time."""
-        if self._settings.concurrent is not None:
-            return self._settings.concurrent
+        if self._settings.jobs is not None:
+            return self._settings.jobs
         return max(1, self._slots.share() // self._settings.nodes)
 
     def _start_trial(self) -> None:

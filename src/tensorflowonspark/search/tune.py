@@ -1,14 +1,17 @@
 """The trials of an Optuna study on the slots of a Spark application."""
 
+import functools
 import logging
 import sys
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from tensorflowonspark.config import ClusterSpec
 from tensorflowonspark.driver.spark.backend import is_remote
 from tensorflowonspark.driver.spark.gpus import gpu_profile
 from tensorflowonspark.driver.spark.slots import ApplicationSlots
 from tensorflowonspark.errors import SpecError
+from tensorflowonspark.renamed import warn_renamed
 from tensorflowonspark.search.resuming import end_leftovers
 from tensorflowonspark.search.trials import Callback, Objective, Search, Settings
 from tensorflowonspark.search.watching import Pruning
@@ -20,16 +23,43 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _log = logging.getLogger(__name__)
+_Tune = TypeVar("_Tune", bound=Callable[..., "Study"])
+_OLD_ORDER = ("study", "objective", "spark", "n_trials")
 
 
+def _takes_old_order(function: _Tune) -> _Tune:
+    """Return `tune`, which takes a study before the session too, and the word ``concurrent``, as it once did."""
+
+    @functools.wraps(function)
+    def called(*args: Any, **given: Any) -> "Study":
+        if args and hasattr(args[0], "ask") and len(args) <= len(_OLD_ORDER):
+            warn_renamed("tune(study, objective, spark)", "tune(spark, study, objective)")
+            old = dict(zip(_OLD_ORDER, args, strict=False))
+            if twice := next((name for name in old if name in given), None):
+                raise TypeError(f"tune() got multiple values for argument {twice!r}")
+            args, given = (), {**old, **given}
+        if given.get("concurrent") == "auto":
+            given["concurrent"] = -1
+        if "concurrent" in given and "n_jobs" not in given:
+            warn_renamed("tune(concurrent=...)", "tune(n_jobs=...)")
+            given["n_jobs"] = given.pop("concurrent")
+        return function(*args, **given)
+
+    return called  # type: ignore[return-value]
+
+
+@_takes_old_order
 def tune(  # noqa: PLR0913 - all but the first four are settings that are named at the call
+    spark: "SparkSession",
     study: "Study",
     objective: Objective,
-    spark: "SparkSession",
     n_trials: int | None = 50,
     *,
+    n_jobs: int = -1,
     num_workers: int = 1,
-    concurrent: int | Literal["auto"] = "auto",
+    num_ps: int = 0,
+    chief: bool = False,
+    evaluator: bool = False,
     timeout: float | None = None,
     prune_by: str | None = None,
     catch: type[Exception] | Sequence[type[Exception]] = Exception,
@@ -49,21 +79,25 @@ def tune(  # noqa: PLR0913 - all but the first four are settings that are named 
 
     Parameters
     ----------
+    spark : SparkSession
+        The application on whose executors the nodes run.
     study : optuna.Study
         The study, with sampler, pruner and storage. Trials that a driver of this host has left behind, because its
         process ended, are marked as failed first, and their parameters are tried again.
     objective : callable
         As for ``Study.optimize``: takes an ``optuna.Trial`` and returns its value, or a value for each direction of the
         study. It may fit a `KerasEstimator`, or use `run` and `Cluster`.
-    spark : SparkSession
-        The application on whose executors the nodes run.
     n_trials : int, optional
         The number of trials of this call, beside those that the study has already; None for no limit. With
         ``callbacks=[optuna.study.MaxTrialsCallback(50)]`` the limit counts all trials of the study.
-    num_workers : int
-        The task slots of each trial: the nodes that its clusters have at the same time, parameter servers included.
-    concurrent : int or "auto"
-        The most trials at the same time; "auto" for as many as the application has slots for, at least one.
+    n_jobs : int
+        The most trials at the same time, as for ``Study.optimize``; -1 for as many as the application has slots for,
+        at least one.
+    num_workers, num_ps : int
+        Workers and parameter servers that the clusters of a trial have at the same time. Each trial has a task slot for
+        each of its nodes.
+    chief, evaluator : bool
+        Whether a trial has a slot for a chief, and for an evaluator, beside these.
     timeout : float, optional
         Seconds after which no further trial starts; those that run go on to their end.
     prune_by : str, optional
@@ -102,9 +136,8 @@ def tune(  # noqa: PLR0913 - all but the first four are settings that are named 
     >>> optuna.logging.set_verbosity(optuna.logging.WARNING)
     >>> def objective(trial):
     ...     x = trial.suggest_float("x", -1, 1)
-    ...     results = run(spark, lambda args, ctx: (args - 0.5) ** 2, x)
-    ...     return results["worker:0"]
-    >>> study = tune(optuna.create_study(), objective, spark, n_trials=4)
+    ...     return run(spark, lambda args, ctx: (args - 0.5) ** 2, x).chief
+    >>> study = tune(spark, optuna.create_study(), objective, n_trials=4)
     >>> len(study.trials), -1 <= study.best_params["x"] <= 1
     (4, True)
     """
@@ -116,13 +149,13 @@ def tune(  # noqa: PLR0913 - all but the first four are settings that are named 
             f"spark={spark!r}: expected a SparkSession of the application's own; over Spark Connect slots can't be "
             "counted: run the search in the application (spark-submit)"
         )
-    nodes = _count("num_workers", num_workers)
+    nodes = len(ClusterSpec(num_workers, num_ps, chief, evaluator).roles)
     own_profile = None if gpus_per_node is None else gpu_profile(spark.sparkContext, gpus_per_node)
     slots = ApplicationSlots(spark.sparkContext, own_profile)
     settings = Settings(
         nodes=nodes,
         trials=None if n_trials is None else _count("n_trials", n_trials),
-        concurrent=None if concurrent == "auto" else _count("concurrent", concurrent, " or 'auto'"),
+        jobs=None if n_jobs == -1 else _count("n_jobs", n_jobs, ", or -1 for as many as there are slots for"),
         timeout=None if timeout is None else check_seconds("timeout", timeout),
         pruning=_pruning(study, prune_by),
         catch=_exceptions(catch),

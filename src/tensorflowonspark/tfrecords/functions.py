@@ -10,7 +10,8 @@ import pyarrow as pa
 from tensorflowonspark import storage
 from tensorflowonspark.columns import map_in_arrow, parse_schema, plainly_named, require_frame
 from tensorflowonspark.declarations import shows
-from tensorflowonspark.errors import EnvironmentNotReady, SpecError
+from tensorflowonspark.errors import RequirementError, SpecError
+from tensorflowonspark.renamed import takes_old_keywords
 from tensorflowonspark.tfrecords.files import RecordSplit, find, plan
 from tensorflowonspark.tfrecords.infer import (
     Seen,
@@ -23,7 +24,7 @@ from tensorflowonspark.tfrecords.infer import (
     seen_in,
     spark_schema,
 )
-from tensorflowonspark.tfrecords.options import Options, ReadOptions
+from tensorflowonspark.tfrecords.options import OLD_KEYWORDS, Options, ReadOptions
 from tensorflowonspark.tfrecords.reading import read
 from tensorflowonspark.tfrecords.writing import OutputFiles
 
@@ -48,7 +49,7 @@ def register_tfrecord(spark: "SparkSession") -> None:
 
     Raises
     ------
-    EnvironmentNotReady
+    RequirementError
         On Spark 3.5.
 
     Examples
@@ -63,7 +64,7 @@ def register_tfrecord(spark: "SparkSession") -> None:
     try:
         from tensorflowonspark.tfrecords.source import TFRecordSource
     except ImportError as error:
-        raise EnvironmentNotReady(
+        raise RequirementError(
             "Spark has data sources in Python from 4.0 on: use tfos.read_tfrecord(spark, path) and "
             f"tfos.write_tfrecord(df, path) here ({error})"
         ) from None
@@ -74,11 +75,12 @@ def register_tfrecord(spark: "SparkSession") -> None:
     spark.dataSource.register(Registered)
 
 
+@takes_old_keywords(**OLD_KEYWORDS)
 @shows(ReadOptions)
 def read_tfrecord(
     spark: "SparkSession",
     paths: str | Sequence[str],
-    schema: "str | StructType | None" = None,
+    schema: "str | StructType | pa.Schema | None" = None,
     columns: Sequence[str] | None = None,
     **options: "Unpack[ReadKeywords]",
 ) -> "DataFrame":
@@ -90,8 +92,9 @@ def read_tfrecord(
         The session, of any supported Spark, or of Spark Connect.
     paths : str or sequence of str
         Files, directories (with partition columns, as in ``day=7``), or wildcards, on any file system.
-    schema : str or StructType, optional
-        The columns; their names match in any case, as in Spark. By default they are inferred from the records.
+    schema : str, StructType or pa.Schema, optional
+        The columns, as in ``"id bigint, x array<float>"``; their names match in any case, as in Spark. By default they
+        are inferred from the records.
     columns : sequence of str, optional
         The columns to read; others are not decoded. By default all.
     **options
@@ -154,22 +157,28 @@ def _seen_by_spark(spark: "SparkSession", options: Options, tasks: list[_Task]) 
     return reduce(merged, (pickle.loads(row.seen) for row in rows), {})
 
 
+@takes_old_keywords(
+    df="data",
+    recordType="record_type",
+    partitionOverwriteMode="partition_overwrite_mode",
+    maxRecordsPerFile="max_records_per_file",
+)
 def write_tfrecord(
-    df: "DataFrame",
+    data: "DataFrame",
     path: str,
     mode: str = "error",
     partition_by: Sequence[str] = (),
     *,
-    recordType: str | None = None,
+    record_type: str | None = None,
     compression: str | None = None,
-    partitionOverwriteMode: str | None = None,
-    maxRecordsPerFile: int | None = None,
+    partition_overwrite_mode: str | None = None,
+    max_records_per_file: int | None = None,
 ) -> None:
     """Write a DataFrame as TFRecord files, one for each of its partitions.
 
     Parameters
     ----------
-    df : DataFrame
+    data : DataFrame
         The rows, whose columns become features.
     path : str
         A directory, on any file system. A job that fails leaves its contents unchanged.
@@ -177,15 +186,15 @@ def write_tfrecord(
         The treatment of an existing directory: raise an error, add the files, replace its contents, or write nothing.
     partition_by : sequence of str
         Columns whose values become directories, as in ``day=7``.
-    recordType : {"Example", "SequenceExample", "ByteArray"}, optional
+    record_type : {"Example", "SequenceExample", "ByteArray"}, optional
         The format of the records. By default ``Example``. ``SequenceExample`` writes arrays of arrays as feature lists.
         ``ByteArray`` writes the values of a single column of strings or binary.
     compression : {"none", "gzip", "zlib"}, optional
         The compression of the files. By default ``none``.
-    partitionOverwriteMode : {"static", "dynamic"}, optional
+    partition_overwrite_mode : {"static", "dynamic"}, optional
         Whether ``overwrite`` with `partition_by` replaces the whole directory or only the partitions of these rows. By
         default the setting ``spark.sql.sources.partitionOverwriteMode`` of the session, else ``static``.
-    maxRecordsPerFile : int, optional
+    max_records_per_file : int, optional
         The most records of a file. By default the setting ``spark.sql.files.maxRecordsPerFile``, else any number.
 
     Raises
@@ -201,26 +210,26 @@ def write_tfrecord(
     >>> read_tfrecord(spark, f"{path}/odd=1").orderBy("id").collect()
     [Row(id=1), Row(id=3)]
     """
-    require_frame(df, "df")
+    require_frame(data, "data")
     if mode.lower() not in _SAVE_MODES:
         raise SpecError(f"mode={mode!r}: expected one of {', '.join(_SAVE_MODES)}")
-    storage.use(settings := storage.hadoop_settings(df.sparkSession))
+    storage.use(settings := storage.hadoop_settings(data.sparkSession))
     given = Options.of(
         {
-            "recordType": recordType,
+            "recordType": record_type,
             "compression": compression,
             "partitionBy": partition_by,
-            "partitionOverwriteMode": partitionOverwriteMode,
-            "maxRecordsPerFile": maxRecordsPerFile,
+            "partitionOverwriteMode": partition_overwrite_mode,
+            "maxRecordsPerFile": max_records_per_file,
         }
     )
     output = OutputFiles(path, given, overwrite=mode.lower() == "overwrite")
-    check_written(df.schema, given)
+    check_written(data.schema, given)
     if mode.lower() in ("error", "errorifexists", "ignore") and output.exists():
         if mode.lower() == "ignore":
             return
         raise SpecError(f"there is something at {path}: give mode='overwrite' or mode='append', or another path")
-    write_files(df, output, settings)
+    write_files(data, output, settings)
 
 
 def write_files(df: "DataFrame", output: OutputFiles, settings: Mapping[str, str]) -> None:

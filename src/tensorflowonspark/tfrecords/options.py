@@ -69,78 +69,79 @@ UNSUPPORTED = {
 
 @dataclass(frozen=True, kw_only=True)
 class ReadOptions:
-    """The options that functions which read take by name, as Spark's own sources have them. None is the default.
+    """The options that functions which read take by name. None is the default.
 
+    Those of ``spark.read.format("tfrecord")`` are the same in Spark's form: ``recordType`` for ``record_type``.
     `Options` has them in the form in which they are used. After a change run ``make keywords``.
 
     Parameters
     ----------
-    recordType : {"Example", "SequenceExample", "ByteArray"}, optional
+    record_type : {"Example", "SequenceExample", "ByteArray"}, optional
         The format of the records. By default ``Example``. The feature lists of a ``SequenceExample`` are arrays of
         arrays. ``ByteArray`` reads any records, as the binary column ``byteArray``.
     mode : {"FAILFAST", "PERMISSIVE", "DROPMALFORMED"}, optional
         The treatment of records that can't be read: a `TFRecordError` (the default), a row of nulls, or no row.
-    columnNameOfCorruptRecord : str, optional
+    column_name_of_corrupt_record : str, optional
         The column of `schema` for the reason that a record can't be read, or for its bytes if the column is binary. By
         default ``_corrupt_record``.
-    floatType : {"float", "double"}, optional
+    float_type : {"float", "double"}, optional
         The type of floats in an inferred schema. By default ``float``.
-    binaryFeatures : str or sequence of str, optional
+    binary_features : str or sequence of str, optional
         Features that an inferred schema has as binary even if all their values are UTF-8.
-    sampleRecords : int, optional
+    sample_records : int, optional
         The number of records from which the schema is inferred; 0 for all. By default 10,000.
-    splitBytes : int, optional
+    split_bytes : int, optional
         The size in bytes above which several tasks read a file. By default 128 MiB.
-    recursiveFileLookup : bool, optional
+    recursive_file_lookup : bool, optional
         Whether to read all files below a directory, without partition columns. By default False.
-    maxRecordBytes : int or str, optional
+    max_record_bytes : int or str, optional
         The most bytes of a record, by default 256 MiB; what is left of a file from a longer one on can't be read.
-    pathGlobFilter : str, optional
+    path_glob_filter : str, optional
         A wildcard that the names of files must match, as ``"*.gz"``.
-    modifiedAfter, modifiedBefore : str, optional
+    modified_after, modified_before : str, optional
         Read only files that were written later, or earlier, than a time such as ``2026-11-25T08:00:00``.
-    timeZone : str, optional
+    time_zone : str, optional
         The time zone of these times and of partition columns. By default the session's, else the machine's.
-    basePath : str, optional
+    base_path : str, optional
         The directory below which names of directories are partition columns. By default each path.
-    partitionColumnTypeInference : bool, optional
+    partition_column_type_inference : bool, optional
         Whether partition columns have a type that all their values fit, or are text. By default True.
-    ignoreInvalidPartitionPaths : bool, optional
+    ignore_invalid_partition_paths : bool, optional
         Whether files outside of partition directories, beside some, are left out. By default False.
-    ignoreCorruptFiles : bool, optional
+    ignore_corrupt_files : bool, optional
         Whether what can't be read of a damaged file is left out, and logged on the executor. By default False.
-    ignoreMissingFiles : bool, optional
+    ignore_missing_files : bool, optional
         Whether files that went after they were listed are left out, and logged. By default False.
-    caseSensitive : bool, optional
+    case_sensitive : bool, optional
         Whether the features of a given schema are found only if the case of letters matches. By default False.
     """
 
-    recordType: str | None = None
+    record_type: str | None = None
     mode: str | None = None
-    columnNameOfCorruptRecord: str | None = None
-    floatType: str | None = None
-    binaryFeatures: str | Sequence[str] | None = None
-    sampleRecords: int | None = None
-    splitBytes: int | None = None
-    recursiveFileLookup: bool | None = None
-    maxRecordBytes: int | str | None = None
-    pathGlobFilter: str | None = None
-    modifiedAfter: str | None = None
-    modifiedBefore: str | None = None
-    timeZone: str | None = None
-    basePath: str | None = None
-    partitionColumnTypeInference: bool | None = None
-    ignoreInvalidPartitionPaths: bool | None = None
-    ignoreCorruptFiles: bool | None = None
-    ignoreMissingFiles: bool | None = None
-    caseSensitive: bool | None = None
+    column_name_of_corrupt_record: str | None = None
+    float_type: str | None = None
+    binary_features: str | Sequence[str] | None = None
+    sample_records: int | None = None
+    split_bytes: int | None = None
+    recursive_file_lookup: bool | None = None
+    max_record_bytes: int | str | None = None
+    path_glob_filter: str | None = None
+    modified_after: str | None = None
+    modified_before: str | None = None
+    time_zone: str | None = None
+    base_path: str | None = None
+    partition_column_type_inference: bool | None = None
+    ignore_invalid_partition_paths: bool | None = None
+    ignore_corrupt_files: bool | None = None
+    ignore_missing_files: bool | None = None
+    case_sensitive: bool | None = None
 
 
 @dataclass(frozen=True)
 class Options:
     """The options of ``spark.read.format("tfrecord")`` and ``df.write.format("tfrecord")``.
 
-    Those of reading are described at `ReadOptions`, by the names that Spark's options have.
+    Those of reading are described at `ReadOptions`. Names match in any case, with underscores or without.
 
     Attributes
     ----------
@@ -197,7 +198,7 @@ ignoreInvalidPartitionPaths, ignoreCorruptFiles, ignoreMissingFiles, caseSensiti
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> "Options":
-        """Return a user's options, whose names match in any case; the defaults are the settings of Spark's session.
+        """Return a user's options; the defaults are the settings of Spark's session.
 
         Parameters
         ----------
@@ -215,7 +216,7 @@ ignoreInvalidPartitionPaths, ignoreCorruptFiles, ignoreMissingFiles, caseSensiti
             If a name is unknown, a value is invalid, or the session has a setting of `UNSUPPORTED`.
         """
         names = {_camel(each.name): each for each in fields(cls)}
-        known = {name.lower(): name for name in names}
+        known = {name.lower(): each for name, each in names.items()}
         session = storage.settings()
         for name, harmless in UNSUPPORTED.items():
             if session.get(name, harmless).lower() != harmless:
@@ -225,11 +226,13 @@ ignoreInvalidPartitionPaths, ignoreCorruptFiles, ignoreMissingFiles, caseSensiti
         for key, value in [*defaults, *given.items()]:
             if value is None or key.lower() in ("path", "paths") or key.startswith("__"):
                 continue
-            if key.lower() not in known:
-                meant = did_you_mean(key, [*names, "schema", "columns"])
-                raise SpecError(f"option {key!r} is unknown{meant}; there are {', '.join(names)}")
-            name = known[key.lower()]
-            values[names[name].name] = _value(name, names[name].default, value)
+            option = known.get(key.lower().replace("_", ""))
+            if option is None:
+                there = [each.name for each in names.values()] if "_" in key else list(names)
+                meant = did_you_mean(key, [*there, "schema", "columns"])
+                raise SpecError(f"option {key!r} is unknown{meant}; there are {', '.join(there)}")
+            shown = key if "_" in key else _camel(option.name)  # Spark makes all letters small
+            values[option.name] = _value(shown, option.default, value)
         options = cls(**values)
         if options.float_type not in ("float", "double"):
             raise SpecError(f"option floatType={options.float_type!r}: expected float or double")
@@ -291,8 +294,12 @@ def _value(name: str, default: Any, given: Any) -> Any:
 
 
 def _number(name: str, text: str) -> int:
-    if name.endswith("Bytes"):
+    if name.lower().endswith("bytes"):
         return parse_bytes(f"option {name}", text)
     if not text.isdigit():
         raise SpecError(f"option {name}={text!r}: expected a whole number")
     return int(text)
+
+
+# Keywords of functions in the form of Spark's options, as they were.
+OLD_KEYWORDS = {_camel(each.name): each.name for each in fields(ReadOptions) if _camel(each.name) != each.name}

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 
-from tensorflowonspark.errors import EnvironmentNotReady
+from tensorflowonspark.errors import RequirementError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -60,7 +60,7 @@ def new_credentials(*, tls: bool = False, patience: float = Credentials.patience
 
     Raises
     ------
-    EnvironmentNotReady
+    RequirementError
         If `tls` is true and the cryptography package is not installed.
 
     Examples
@@ -87,7 +87,7 @@ def _self_signed() -> tuple[str, str]:
         from cryptography.hazmat.primitives import hashes, serialization
         from cryptography.hazmat.primitives.asymmetric import ec
     except ImportError as error:
-        raise EnvironmentNotReady(
+        raise RequirementError(
             'TLS needs the cryptography package where the driver runs: pip install "tensorflowonspark[tls]", or set '
             "tls=False"
         ) from error

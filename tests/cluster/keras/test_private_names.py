@@ -45,7 +45,7 @@ def test_a_name_that_training_on_several_workers_needs_is_the_nodes_error(spark,
         model.fit(np.ones((16, 3), "f4"), np.ones(16, "f4"), verbose=0)
 
     problem = (
-        r"EnvironmentNotReady: Keras [\d.]+ has no keras\.src\.backend\.tensorflow\.trainer\.TensorFlowTrainer\."
+        r"RequirementError: Keras [\d.]+ has no keras\.src\.backend\.tensorflow\.trainer\.TensorFlowTrainer\."
         r'_make_function: fit on several workers needs it; install "keras>=3\.10,<3\.16"'
     )
     with pytest.raises(tfos.NodeError, match=problem):

@@ -48,7 +48,7 @@ def test_trials_of_an_estimator(spark, rows):
         return est.fit(rows).history["loss"][-1]
 
     study = optuna.create_study(sampler=optuna.samplers.RandomSampler(1))
-    assert tfos.tune(study, objective, spark, n_trials=3, concurrent=2) is study
+    assert tfos.tune(spark, study, objective, n_trials=3, n_jobs=2) is study
     assert sorted(each.state.name for each in study.trials) == ["COMPLETE"] * 2 + ["FAIL"]
     assert study.best_value == min(each.value for each in study.trials if each.value is not None)
 
@@ -93,9 +93,7 @@ def test_a_grid_search_within_a_trial_uses_the_slots_of_the_trial(spark, rows):
         model = cross_validator(estimator(), 4, TrainValidationSplit, trainRatio=0.5, seed=trial.number).fit(rows)
         return max(model.validationMetrics)
 
-    study = tfos.tune(
-        optuna.create_study(direction="maximize"), objective, spark, n_trials=2, num_workers=2, concurrent=2
-    )
+    study = tfos.tune(spark, optuna.create_study(direction="maximize"), objective, n_trials=2, num_workers=2, n_jobs=2)
     assert [each.value for each in study.trials] == [1.0, 1.0]
 
 
@@ -120,7 +118,7 @@ def test_a_trial_that_is_not_promising_is_ended(spark):
         return tfos.run(spark, epochs_of(losses[trial.number]), logs=tfos.Logs(log_level="ERROR"))["worker:0"]
 
     begin = time.monotonic()
-    study = tfos.tune(optuna.create_study(pruner=pruner), objective, spark, n_trials=3, concurrent=2)
+    study = tfos.tune(spark, optuna.create_study(pruner=pruner), objective, n_trials=3, n_jobs=2)
     assert time.monotonic() - begin < 50
     assert [each.state for each in study.trials] == [TrialState.COMPLETE, TrialState.PRUNED, TrialState.PRUNED]
     assert study.trials[1].intermediate_values == {0: 0.3, 1: 7.0}
@@ -129,6 +127,6 @@ def test_a_trial_that_is_not_promising_is_ended(spark):
 @pytest.mark.slow
 def test_epochs_of_keras_prune_a_trial(spark, rows):
     study = optuna.create_study(pruner=optuna.pruners.ThresholdPruner(upper=0.0))  # no loss is as small
-    tfos.tune(study, lambda _: estimator(epochs=200).fit(rows).history["loss"][-1], spark, n_trials=1)
+    tfos.tune(spark, study, lambda _: estimator(epochs=200).fit(rows).history["loss"][-1], n_trials=1)
     assert study.trials[0].state is TrialState.PRUNED
     assert len(study.trials[0].intermediate_values) < 200

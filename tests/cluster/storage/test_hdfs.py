@@ -128,7 +128,7 @@ def test_a_node_has_the_settings_of_the_session(spark, name_service, tmp_path):
 def log_something(args, ctx):
     import tensorflow as tf
 
-    with tf.summary.create_file_writer(ctx.log_directory(args)).as_default():
+    with tf.summary.create_file_writer(ctx.tensorboard_directory(args)).as_default():
         tf.summary.scalar("loss", 0.5, step=1)
     return list(ctx.feeds())
 

@@ -87,7 +87,7 @@ def test_columns_are_inferred_over_all_records(spark, tmp_path):
         example(a=ints(1), b=ints(1), c=texts(b"text"), d=texts(b"\xff"), e=floats(), g=ints()),
         example(a=ints(1, 2), b=floats(0.5), c=texts(b"x"), e=floats(1.0), f=ints(7), g=ints()),
     )
-    frame = tfos.read_tfrecord(spark, str(tmp_path / "records"), sampleRecords=0)
+    frame = tfos.read_tfrecord(spark, str(tmp_path / "records"), sample_records=0)
     assert frame.schema.simpleString() == (
         "struct<a:array<bigint>,b:float,c:string,d:binary,e:float,f:bigint,g:bigint>"
     )
@@ -95,7 +95,7 @@ def test_columns_are_inferred_over_all_records(spark, tmp_path):
         ([1], 1.0, "text", b"\xff", None, None, None),
         ([1, 2], 0.5, "x", None, 1.0, 7, None),
     ]
-    told = tfos.read_tfrecord(spark, str(tmp_path / "records"), floatType="double", binaryFeatures="c")
+    told = tfos.read_tfrecord(spark, str(tmp_path / "records"), float_type="double", binary_features="c")
     assert told.schema["b"].dataType.simpleString() == "double"
     assert told.schema["c"].dataType.simpleString() == "binary"
 
@@ -104,8 +104,8 @@ def test_sequence_examples(spark, tmp_path):
     rows = [(1, [[1, 2], [], [3]], [["a"], ["b", "c"]]), (2, [], None), (3, None, [[]])]
     frame = spark.createDataFrame(rows, "id bigint, steps array<array<bigint>>, words array<array<string>>").coalesce(1)
     path = str(tmp_path / "records")
-    tfos.write_tfrecord(frame, path, recordType="SequenceExample")
-    again = tfos.read_tfrecord(spark, path, recordType="SequenceExample")
+    tfos.write_tfrecord(frame, path, record_type="SequenceExample")
+    again = tfos.read_tfrecord(spark, path, record_type="SequenceExample")
     assert again.schema.simpleString() == frame.schema.simpleString()
     assert collected(again.orderBy("id")) == rows
     (file,) = tf.io.gfile.glob(f"{path}/part-*")
@@ -120,7 +120,7 @@ def test_sequence_examples(spark, tmp_path):
 def test_a_feature_list_of_one_value_for_each_step(spark, tmp_path):
     steps = tf.train.FeatureLists(feature_list={"x": tf.train.FeatureList(feature=[ints(1), ints(2)])})
     write(tmp_path / "records", tf.train.SequenceExample(feature_lists=steps))
-    frame = tfos.read_tfrecord(spark, str(tmp_path / "records"), recordType="SequenceExample")
+    frame = tfos.read_tfrecord(spark, str(tmp_path / "records"), record_type="SequenceExample")
     assert frame.schema.simpleString() == "struct<x:array<bigint>>"
     assert collected(frame) == [([1, 2],)]
 
@@ -128,10 +128,10 @@ def test_a_feature_list_of_one_value_for_each_step(spark, tmp_path):
 def test_raw_records(spark, tmp_path):
     frame = spark.createDataFrame([(b"\x00anything",), (b"",)], "byteArray binary").coalesce(1)
     path = str(tmp_path / "records")
-    tfos.write_tfrecord(frame, path, recordType="ByteArray", compression="zlib")
-    assert collected(tfos.read_tfrecord(spark, path, recordType="ByteArray")) == collected(frame)
+    tfos.write_tfrecord(frame, path, record_type="ByteArray", compression="zlib")
+    assert collected(tfos.read_tfrecord(spark, path, record_type="ByteArray")) == collected(frame)
     with pytest.raises(tfos.SpecError, match="ByteArray are one column, and not id, x"):
-        tfos.write_tfrecord(spark.range(3).withColumn("x", f.lit(1)), path, "append", recordType="ByteArray")
+        tfos.write_tfrecord(spark.range(3).withColumn("x", f.lit(1)), path, "append", record_type="ByteArray")
 
 
 def test_save_modes(spark, tmp_path):
@@ -201,7 +201,7 @@ def test_bad_records_are_reported_or_left_out(spark, tmp_path):
     assert "byte 102: no field of a message can be read here" in rows[3][1]
     assert "the length of a record does not have its checksum; the rest of the file is lost" in rows[4][1]
     raw = collected(
-        tfos.read_tfrecord(spark, path, "a bigint, bad binary", mode="PERMISSIVE", columnNameOfCorruptRecord="bad")
+        tfos.read_tfrecord(spark, path, "a bigint, bad binary", mode="PERMISSIVE", column_name_of_corrupt_record="bad")
     )
     assert raw[3] == (None, b"no example")
     assert collected(tfos.read_tfrecord(spark, path, "a bigint", mode="DROPMALFORMED")) == [(1,), (3,)]
@@ -276,7 +276,7 @@ def test_the_settings_of_the_session(spark, tmp_path):
     finally:
         for name in settings:
             spark.conf.unset(name)
-    tfos.write_tfrecord(frame.where("odd = 1"), path, "overwrite", ["odd"], partitionOverwriteMode="dynamic")
+    tfos.write_tfrecord(frame.where("odd = 1"), path, "overwrite", ["odd"], partition_overwrite_mode="dynamic")
     assert sorted(collected(tfos.read_tfrecord(spark, path))) == [(0, 0), (1, 1), (2, 0), (3, 1)]
 
 
@@ -321,7 +321,7 @@ def test_long_files_are_read_in_parts(spark, tmp_path):
     path = str(tmp_path / "records")
     frame = spark.range(0, 20_000, 1, 1).selectExpr("id", "repeat(cast(id as string), 200) as text")
     tfos.write_tfrecord(frame, path)
-    again = tfos.read_tfrecord(spark, path, frame.schema, splitBytes=5 << 20)
+    again = tfos.read_tfrecord(spark, path, frame.schema, split_bytes=5 << 20)
     assert again.rdd.getNumPartitions() == 4
     assert (
         again.selectExpr("sum(id)", "count(distinct id)", "sum(length(text))").collect()

@@ -34,7 +34,7 @@ def test_an_overwrite_of_partitions(spark, remote_directory):
         return sorted(row.id for row in tfos.read_tfrecord(spark, path).collect())
 
     assert write("true", "error") == list(range(10))
-    assert write("id in (0, 1)", "overwrite", partitionOverwriteMode="dynamic") == [0, 1, 2, 3, 4, 5, 8, 9]
+    assert write("id in (0, 1)", "overwrite", partition_overwrite_mode="dynamic") == [0, 1, 2, 3, 4, 5, 8, 9]
     files, within = storage.file_system(path)
     files.invalidate_cache()
     assert sorted(name.rpartition("/")[2] for name in files.ls(within, detail=False)) == ["_SUCCESS", "odd=0", "odd=1"]

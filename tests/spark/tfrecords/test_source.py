@@ -123,7 +123,7 @@ READERS = {
     "stream": lambda session, path, limit: (
         session.readStream.format("tfrecord").schema("id bigint").option("maxRecordBytes", limit).load(path)
     ),
-    "function": lambda session, path, limit: tfos.read_tfrecord(session, path, "id bigint", maxRecordBytes=limit),
+    "function": lambda session, path, limit: tfos.read_tfrecord(session, path, "id bigint", max_record_bytes=limit),
 }
 
 

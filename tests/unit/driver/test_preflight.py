@@ -13,7 +13,7 @@ import pytest
 import tensorflowonspark
 from tensorflowonspark import cli
 from tensorflowonspark.driver import preflight
-from tensorflowonspark.errors import EnvironmentNotReady
+from tensorflowonspark.errors import RequirementError
 
 
 def java(directory, version):
@@ -94,7 +94,7 @@ def test_this_machine_is_ready(capsys):
 def test_no_java(monkeypatch, capsys):
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", "/nowhere")
-    with pytest.raises(EnvironmentNotReady, match="no java on the PATH and no JAVA_HOME.*openjdk-17"):
+    with pytest.raises(RequirementError, match="no java on the PATH and no JAVA_HOME.*openjdk-17"):
         preflight.check_environment()
     assert cli.main(["check"]) == 1
     assert len(capsys.readouterr().err.strip().splitlines()) == 1
@@ -110,13 +110,13 @@ def test_javas_by_the_installed_spark(monkeypatch, tmp_path, version, installed,
     if enough:
         assert preflight.check_environment()["java"] == version
         return
-    with pytest.raises(EnvironmentNotReady, match=f"Java {version} .* is too old for the installed Spark"):
+    with pytest.raises(RequirementError, match=f"Java {version} .* is too old for the installed Spark"):
         preflight.check_environment()
 
 
 def test_a_java_home_without_java(monkeypatch, tmp_path):
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    with pytest.raises(EnvironmentNotReady, match=f"JAVA_HOME={tmp_path} holds no Java that runs"):
+    with pytest.raises(RequirementError, match=f"JAVA_HOME={tmp_path} holds no Java that runs"):
         preflight.check_environment()
 
 
@@ -134,7 +134,7 @@ def test_all_problems_are_reported_at_once(monkeypatch, tmp_path):
     for module in ("pyspark", "tensorflow", "pyarrow"):
         monkeypatch.delitem(sys.modules, module, raising=False)
     monkeypatch.setattr(sys, "version_info", (3, 9, 1))
-    with pytest.raises(EnvironmentNotReady) as caught:
+    with pytest.raises(RequirementError) as caught:
         preflight.check_environment()
     text = str(caught.value)
     assert "Python 3.9.1 is too old" in text
@@ -146,7 +146,7 @@ def test_all_problems_are_reported_at_once(monkeypatch, tmp_path):
 def test_a_pyarrow_that_refuses_the_installed_numpy(monkeypatch):
     versions = {"numpy": "1.26.4", "pyarrow": "26.0.1"}
     monkeypatch.setattr(preflight, "_version", lambda module: versions.get(module, "4.0.0"))
-    with pytest.raises(EnvironmentNotReady, match=r'pyarrow 26.0.1 refuses NumPy 1.26.4: .* install "pyarrow<26"'):
+    with pytest.raises(RequirementError, match=r'pyarrow 26.0.1 refuses NumPy 1.26.4: .* install "pyarrow<26"'):
         preflight.check_environment()
 
 
@@ -166,7 +166,7 @@ def test_2x_without_a_version_in_its_package(monkeypatch, tmp_path):
     site = install_2x(tmp_path, "1.4.4")
     (site / "tensorflowonspark" / "__init__.py").write_text("")
     monkeypatch.setattr(sys, "path", [*sys.path, str(site)])
-    with pytest.raises(EnvironmentNotReady, match="TensorFlowOnSpark 1.4.4 is installed in"):
+    with pytest.raises(RequirementError, match="TensorFlowOnSpark 1.4.4 is installed in"):
         preflight.check_environment()
 
 
@@ -218,7 +218,7 @@ def test_a_python_that_exists_on_the_executors_only(monkeypatch):
 
 def test_two_wheels_of_tensorflow_in_one_directory(monkeypatch):
     monkeypatch.setattr(preflight, "wheels_of", lambda module: {"tensorflow": "2.21.0", "tensorflow-cpu": "2.20.0"})
-    with pytest.raises(EnvironmentNotReady) as raised:
+    with pytest.raises(RequirementError) as raised:
         preflight.check_environment()
     assert str(raised.value).startswith(
         "tensorflow 2.21.0 and tensorflow-cpu 2.20.0 are installed into one directory: `"

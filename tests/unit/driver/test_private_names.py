@@ -8,7 +8,7 @@ from py4j.protocol import Py4JError
 
 from tensorflowonspark.driver.spark import private_names
 from tensorflowonspark.driver.spark.resources import count_slots
-from tensorflowonspark.errors import EnvironmentNotReady
+from tensorflowonspark.errors import RequirementError
 
 
 class Java:
@@ -31,12 +31,12 @@ def test_the_installed_pyspark_has_all_names():
 def test_a_method_that_the_jvm_lacks_is_named():
     context = SimpleNamespace(_jsc=SimpleNamespace(sc=Java))
     problem = rf"^Spark {pyspark.__version__} has no resourceProfileManager: the number of task slots needs it; install"
-    with pytest.raises(EnvironmentNotReady, match=problem):
+    with pytest.raises(RequirementError, match=problem):
         count_slots(context)
 
 
 def test_an_attribute_that_pyspark_lacks_is_named():
-    with pytest.raises(EnvironmentNotReady, match=r"has no types\.SimpleNamespace\._jsc: the number of task slots"):
+    with pytest.raises(RequirementError, match=r"has no types\.SimpleNamespace\._jsc: the number of task slots"):
         count_slots(SimpleNamespace())
 
 

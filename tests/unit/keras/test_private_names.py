@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tensorflowonspark.errors import EnvironmentNotReady
+from tensorflowonspark.errors import RequirementError
 from tensorflowonspark.keras import private_names
 from tensorflowonspark.keras.private_names import JAX_REPAIRS, REPAIRS, Repair
 from tensorflowonspark.keras.session import session
@@ -24,7 +24,7 @@ wrapt.register_post_import_hook(remove_attributes, "keras.src.saving.saving_lib"
 wrapt.register_post_import_hook(remove_update, "keras.src.callbacks.progbar_logger")
 from tensorflowonspark.keras import hooks; hooks.install()
 import keras, numpy as np, tensorflow as tf
-from tensorflowonspark.errors import EnvironmentNotReady
+from tensorflowonspark.errors import RequirementError
 cpu = tf.config.list_physical_devices("CPU")[0]
 tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
 def fit():
@@ -37,7 +37,7 @@ try:
     with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
         fit()
     print("two replicas train")
-except EnvironmentNotReady as error:
+except RequirementError as error:
     print("refused:", error)
 """
 
@@ -71,7 +71,7 @@ def test_a_missing_module_is_named(monkeypatch, caplog):
     monkeypatch.setitem(sys.modules, "keras", SimpleNamespace(__version__="3.99.0", __path__=[]))
     lost = Repair("keras.src.gone", "fit on several workers", ("name",), "repair:repair_trainer")
     private_names.test_modules([lost])
-    with pytest.raises(EnvironmentNotReady, match=r"^Keras 3\.99\.0 has no keras\.src\.gone: fit on several workers"):
+    with pytest.raises(RequirementError, match=r"^Keras 3\.99\.0 has no keras\.src\.gone: fit on several workers"):
         private_names.refuse_replicas()
     assert "Keras 3.99.0 has no keras.src.gone" in caplog.text
 

@@ -5,9 +5,9 @@ import pyarrow as pa
 import pytest
 
 from tensorflowonspark.columns import flat_columns, summarize, to_array
-from tensorflowonspark.errors import FeedError
+from tensorflowonspark.errors import FeedError, SpecError
 from tensorflowonspark.feed_messages import SplitManifest
-from tensorflowonspark.node.feed.selection import WEIGHT, FeatureOptions, Selection
+from tensorflowonspark.node.feed.selection import WEIGHT, DatasetOptions, FeatureOptions, Selection
 
 
 def contents_of(columns, partition=0):
@@ -181,3 +181,13 @@ def test_a_stream_may_bring_what_was_declared():
     )
     selection.check(contents_of({"x": [[7, 8], [9]], "y": pa.array([None, 3])}, 2)[0])
     assert selection.kinds["x"].shape == (None,)
+
+
+@pytest.mark.parametrize(("shuffle", "seed"), [(True, 3), (False, None), (1, 3), (0, None), (np.True_, 3)])
+def test_whether_rows_are_shuffled(shuffle, seed):
+    assert DatasetOptions(shuffle=shuffle, seed=3).order_seed == seed
+
+
+def test_a_shuffle_between_workers_is_no_option_of_a_dataset():
+    with pytest.raises(SpecError, match="shuffle='global': expected True or False"):
+        _ = DatasetOptions(shuffle="global").order_seed

@@ -42,7 +42,7 @@ def search(application, objective, study=None, *, prune_by=None, **settings):
     chosen = {
         "nodes": 1,
         "trials": 8,
-        "concurrent": None,
+        "jobs": None,
         "timeout": None,
         "pruning": _pruning(study, prune_by),
         "catch": (Exception,),
@@ -252,7 +252,7 @@ def test_trials_that_wait_for_slots_end_with_the_search():
     others = application.slots.acquire("cluster 'other'", 2, 2, lambda: None)
     Timer(0.3, signal.raise_signal, [signal.SIGINT]).start()
     with pytest.raises(KeyboardInterrupt):
-        search(application, lambda trial: 1.0, study, concurrent=3)
+        search(application, lambda trial: 1.0, study, jobs=3)
     others.release()
     assert not study.trials  # Optuna is asked when there are slots
 
@@ -468,7 +468,9 @@ def test_a_running_driver_keeps_its_trials(tmp_path):
         ({"objective": 3}, "objective=3: expected a function of a trial"),
         ({"n_trials": 0}, "n_trials=0: expected a whole number from 1 on"),
         ({"num_workers": (1, 2)}, r"num_workers=\(1, 2\): expected a whole number"),
-        ({"concurrent": "all"}, "concurrent='all': expected a whole number from 1 on or 'auto'"),
+        ({"n_jobs": "all"}, "n_jobs='all': expected a whole number from 1 on, or -1 for as many"),
+        ({"n_jobs": 0}, "n_jobs=0: expected a whole number from 1 on"),
+        ({"num_ps": -1}, "num_ps"),
         ({"timeout": -1}, "timeout=-1: expected seconds above 0"),
         ({"catch": KeyboardInterrupt}, "is no class of exceptions"),
         ({"max_failures": 0}, "max_failures=0"),
@@ -482,6 +484,45 @@ def test_bad_arguments_are_refused_before_anything_starts(arguments, words):
         tune(**given)
 
 
+@pytest.mark.parametrize(
+    ("call", "warnings"),
+    [
+        (lambda spark, study, objective: tune(spark, study, objective, 7, n_jobs=2), []),
+        (lambda spark, study, objective: tune(study, objective, spark, 7, concurrent=2), ["spark, study", "n_jobs"]),
+        (lambda spark, study, objective: tune(study, objective, spark=spark, n_trials=7, n_jobs=2), ["spark, study"]),
+        (
+            lambda spark, study, objective: tune(study, objective=objective, spark=spark, n_trials=7, n_jobs=2),
+            ["spark"],
+        ),
+        (lambda spark, study, objective: tune(study=study, objective=objective, spark=spark, n_trials=7, n_jobs=2), []),
+    ],
+)
+def test_the_session_is_the_first_argument_and_was_the_third(monkeypatch, recwarn, call, warnings):
+    seen = []
+
+    class Recorded:
+        def __init__(self, study, objective, spark, slots, settings):
+            seen.append((spark, study, objective, settings.trials, settings.jobs, settings.nodes))
+
+        def run(self):
+            pass
+
+    monkeypatch.setattr("tensorflowonspark.search.tune.Search", Recorded)
+    monkeypatch.setattr("tensorflowonspark.search.tune.ApplicationSlots", lambda context, profile: Application(4))
+    monkeypatch.setattr(Application, "require", lambda self, nodes, timeout: None, raising=False)
+    monkeypatch.setattr(Application, "sparkContext", None, raising=False)
+    study, objective, spark = optuna.create_study(), lambda trial: 1.0, Application(4)
+    assert call(spark, study, objective) is study
+    assert seen == [(spark, study, objective, 7, 2, 1)]
+    told = [
+        str(each.message) for each in recwarn if each.category is DeprecationWarning and "tune(" in str(each.message)
+    ]
+    assert len(told) == len(warnings)
+    assert all(word in text for word, text in zip(warnings, told, strict=True))
+    with pytest.raises(TypeError, match="multiple values for argument 'spark'"):
+        tune(study, objective, spark, spark=spark)
+
+
 def test_the_name_of_the_function_is_not_that_of_a_module():
     import tensorflowonspark.search.tune  # noqa: F401
 
@@ -492,7 +533,7 @@ def test_a_missing_optuna_is_named_with_its_extra():
     program = (
         "import sys; sys.modules['optuna'] = None\n"
         "import tensorflowonspark as tfos\n"
-        "try: tfos.tune(None, print, None)\n"
+        "try: tfos.tune(None, None, print)\n"
         "except tfos.SpecError as error: print(error)"
     )
     assert run_python(program).strip() == "tfos.tune needs Optuna: pip install 'tensorflowonspark[tune]'"

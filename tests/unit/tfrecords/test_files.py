@@ -6,7 +6,7 @@ import pytest
 
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.tfrecords.files import directory_of, find
-from tensorflowonspark.tfrecords.options import Options
+from tensorflowonspark.tfrecords.options import Options, RecordType
 from tests.support.file_trees import TREES, grow
 
 
@@ -80,3 +80,18 @@ def test_values_that_an_option_can_not_have(options, message):
 def test_names_of_directories_are_sparks():
     text = "a b/ü%c[]{}^~\\'\"#*:=?\x01"
     assert directory_of("h", text) == "h=a b%2Fü%25c%5B%5D%7B}%5E~%5C%27%22%23%2A%3A%3D%3F%01"
+
+
+@pytest.mark.parametrize("name", ["recordType", "record_type", "recordtype"])
+def test_options_have_sparks_names_and_pythons(name):
+    assert Options.of({name: "ByteArray"}).record_type is RecordType.BYTE_ARRAY
+    with pytest.raises(SpecError, match=f"option {'record_type' if '_' in name else 'recordType'}='Bytes'"):
+        Options.of({name: "Bytes"})
+
+
+@pytest.mark.parametrize(("name", "meant"), [("recrodType", "recordType"), ("recrod_type", "record_type")])
+def test_an_unknown_option_is_told_which_was_meant(name, meant):
+    with pytest.raises(
+        SpecError, match=rf"option {name!r} is unknown \(did you mean {meant!r}\?\); there are .*{meant}"
+    ):
+        Options.of({name: "ByteArray"})

@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from tensorflowonspark.config import ClusterConfig, ClusterSpec
-from tensorflowonspark.errors import EnvironmentNotReady
+from tensorflowonspark.errors import RequirementError
 from tensorflowonspark.messages import NodeReady
 from tensorflowonspark.node.driver_link import NodeSetup
 from tensorflowonspark.supervisor.client import NodeAssignment
@@ -49,5 +49,5 @@ def test_spark_asks_for_tls(settings, wanted):
 
 def test_tls_without_what_makes_certificates(monkeypatch):
     monkeypatch.setitem(sys.modules, "cryptography", None)
-    with pytest.raises(EnvironmentNotReady, match=r'pip install "tensorflowonspark\[tls\]"'):
+    with pytest.raises(RequirementError, match=r'pip install "tensorflowonspark\[tls\]"'):
         new_credentials(tls=True)

@@ -138,7 +138,7 @@ def test_free_gpus_by_position(gpus):
 )
 def test_too_few_free_gpus(gpus, wanted, message):
     gpus(1, 2)
-    with pytest.raises(tfos.EnvironmentNotReady, match=message):
+    with pytest.raises(tfos.RequirementError, match=message):
         gpu_info.get_gpus(*wanted)
 
 
@@ -159,7 +159,7 @@ def test_a_host_without_gpus(monkeypatch, visible):
     monkeypatch.setenv("PATH", "/nowhere")
     assert gpu_info.is_gpu_available() is False
     assert visible(1) == ""
-    with pytest.raises(tfos.EnvironmentNotReady, match="this host has 0; free are none"):
+    with pytest.raises(tfos.RequirementError, match="this host has 0; free are none"):
         gpu_info.get_gpus()
 
 
@@ -188,7 +188,7 @@ def test_what_somebody_else_uses_is_passed_over(gpus, visible):
     gpus(0)
     assert [visible(1, index, nodes) for index in range(2)] == ["2", "1"]
     gpus(0, 2)
-    with pytest.raises(tfos.EnvironmentNotReady, match="of which 0, 2 are for node 0 of 2; free are 1, 3"):
+    with pytest.raises(tfos.RequirementError, match="of which 0, 2 are for node 0 of 2; free are 1, 3"):
         visible(1, 0, nodes)
 
 

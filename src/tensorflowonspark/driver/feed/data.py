@@ -4,11 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from tensorflowonspark.declarations import SECONDS, warn_renamed
+from tensorflowonspark.declarations import SECONDS
 from tensorflowonspark.driver.feed.job import FeedRequest, Start, check_frame
 from tensorflowonspark.driver.spark.batch_rdd import BatchRDD
 from tensorflowonspark.errors import FeedError
 from tensorflowonspark.feed_messages import CacheConfig
+from tensorflowonspark.renamed import warn_renamed
 from tensorflowonspark.settings import SettingsGroup, check_seconds
 
 if TYPE_CHECKING:

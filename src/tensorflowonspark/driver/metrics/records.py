@@ -152,6 +152,8 @@ class ClusterMetrics:
         What bounds the training, and the setting that would help.
     total_epochs : int
         The number of epochs that have ended, of all attempts.
+    seconds : float
+        The time since the cluster was started; after its end, until then.
     """
 
     cluster: str
@@ -168,3 +170,4 @@ class ClusterMetrics:
     events: tuple[ClusterEvent, ...]
     advice: str | None = None
     total_epochs: int = 0
+    seconds: float = 0.0

@@ -55,6 +55,8 @@ class MetricsStore:
         self.state: Literal["new", "running", "ended", "failed"] = "new"
         self.cluster = ""
         self.restarts = 0
+        self._begun: float | None = None  # time (time.monotonic) of the first attempt
+        self._ended: float | None = None  # and of the end
         self._advice: Callable[[], str | None] = lambda: None
         self._nodes: Sequence[Node] = ()
         self._chief = 0
@@ -98,6 +100,7 @@ class MetricsStore:
         self._records, self._advice = records, advice
         self.state = "running"
         if self._sampler is None:
+            self._begun = time.monotonic()
             self._sampler = Thread(target=self._sample, daemon=True, name="metrics")
             self._sampler.start()
 
@@ -148,6 +151,7 @@ class MetricsStore:
         if self._closed.is_set():
             return
         self._closed.set()
+        self._ended = time.monotonic()
         self.state = "failed" if failed else "ended"
         if self._nodes:
             self._add_sample()
@@ -182,6 +186,7 @@ class MetricsStore:
             events=events,
             advice=self._advice(),
             total_epochs=total_epochs,
+            seconds=0.0 if self._begun is None else (self._ended or time.monotonic()) - self._begun,
         )
 
     def series(self, number: int | None = None) -> dict[str, list[float | None]]:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tensorflowonspark.errors import EnvironmentNotReady
+from tensorflowonspark.errors import RequirementError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -85,7 +85,7 @@ def explained(feature: str) -> Iterator[None]:
 
     Raises
     ------
-    EnvironmentNotReady
+    RequirementError
         In place of the error of such a name.
     """
     try:
@@ -94,7 +94,7 @@ def explained(feature: str) -> Iterator[None]:
         name = _missing_name(error)
         if not name:
             raise
-        raise EnvironmentNotReady(_problem(name, feature)) from error
+        raise RequirementError(_problem(name, feature)) from error
 
 
 def python_problems() -> Iterator[str]:

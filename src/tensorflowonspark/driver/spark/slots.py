@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from tensorflowonspark.driver.spark.ledger import Lease, SlotLedger, SlotRequest
 from tensorflowonspark.driver.spark.resources import allocates_dynamically, count_slots, find_slots, most_slots
-from tensorflowonspark.errors import ClusterError, EnvironmentNotReady, SlotsError
+from tensorflowonspark.errors import ClusterError, RequirementError, SlotsError
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -201,7 +201,7 @@ def _ended_applications(context: "SparkContext") -> Iterator[None]:
     """Raise `ClusterError` in place of what Spark raises when the application has ended."""
     try:
         yield
-    except EnvironmentNotReady:
+    except RequirementError:
         raise
     except Exception as error:
         text = "the Spark application has ended while a cluster asked for its task slots"

@@ -24,7 +24,10 @@ __all__ = ["Feed"]
 
 
 class Feed:
-    """The rows of one ``cluster.train(df)`` on this worker.
+    """The rows of one ``cluster.train(df)``, or of files, on this worker.
+
+    The methods of a `Context` that return rows return this, or on the chief of a ``ParameterServerStrategy`` a
+    `CoordinatedFeed`, which is one without rows of its own.
 
     Parameters
     ----------
@@ -202,9 +205,40 @@ class Feed:
         ...     print(batch["id"].numpy())
         [0 1]
         """
+        return self._validation().dataset(batch_size, **options, shuffle=False)
+
+    @takes(FeatureOptions)
+    def validation_batches(self, batch_size: int, **options: "Unpack[FeatureKeywords]") -> Batches:
+        """Return batches of NumPy arrays of this worker's share of the validation rows, in their own order.
+
+        Parameters
+        ----------
+        batch_size : int
+            Rows of one step over all workers together.
+        **options
+            As for `dataset`.
+
+        Returns
+        -------
+        Batches
+            As of `batches`.
+
+        Raises
+        ------
+        FeedError
+            If the feed has no validation rows, or as for `dataset`.
+
+        Examples
+        --------
+        >>> [batch["id"].tolist() for batch in ctx.feed().validation_batches(4, features=["id"])]
+        [[0, 1]]
+        """
+        return self._validation().batches(batch_size, **options, shuffle=False)
+
+    def _validation(self) -> "Feed":
         if self.validation is None:
             raise FeedError("the feed has no validation rows: pass them with cluster.train(df, validation=...)")
-        return self.validation.dataset(batch_size, **options, shuffle=False)
+        return self.validation
 
     def partitions(self) -> Iterator[Iterator[pa.RecordBatch]]:
         """Yield the Arrow batches of one partition of a stream after the other, as Spark sent them.

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tensorflowonspark.columns import Array, Kind, Ragged, kind_of, merge
-from tensorflowonspark.errors import FeedError, did_you_mean
+from tensorflowonspark.errors import FeedError, SpecError, did_you_mean
 from tensorflowonspark.feed_messages import SplitManifest
 
 WEIGHT = "sample_weight"  # Keras's name
@@ -63,7 +63,7 @@ class DatasetOptions(FeatureOptions):
     ----------
     shuffle : bool
         Whether each epoch has its own order: a full shuffle of this worker's rows; for a stream, of the rows of
-        each partition.
+        each partition. (Whether rows move between workers is a setting of `Cluster.train`.)
     seed : int
         Seed of the orders.
     first_step : int
@@ -81,7 +81,23 @@ class DatasetOptions(FeatureOptions):
     @property
     def order_seed(self) -> int | None:
         """The seed; None if the rows keep their order."""
-        return self.seed if self.shuffle else None
+        return self.seed if check_shuffle(self.shuffle) else None
+
+
+def check_shuffle(shuffle: object) -> bool:
+    """Return whether a program wants its rows shuffled.
+
+    Raises
+    ------
+    SpecError
+        If that is a word, as ``"global"``, which is a matter of the feed.
+    """
+    if isinstance(shuffle, str):
+        raise SpecError(
+            f"shuffle={shuffle!r}: expected True or False, whether each epoch has its own order of this worker's rows; "
+            "whether rows move between workers is a setting of cluster.train"
+        )
+    return bool(shuffle)
 
 
 class Selection:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import pyarrow as pa
@@ -10,8 +10,9 @@ import pyarrow as pa
 from tensorflowonspark.declarations import takes
 from tensorflowonspark.errors import FeedError
 from tensorflowonspark.feed_messages import FeedBegins, FeedComplete, Split, SplitManifest
+from tensorflowonspark.node.feed.feed import Feed
 from tensorflowonspark.node.feed.plan import shares_of
-from tensorflowonspark.node.feed.selection import FeatureOptions, Selection
+from tensorflowonspark.node.feed.selection import FeatureOptions, Selection, check_shuffle
 from tensorflowonspark.node.feed.tables import FilesToRead
 
 if TYPE_CHECKING:
@@ -21,8 +22,10 @@ if TYPE_CHECKING:
     from tensorflowonspark.keywords import FeatureKeywords
 
 
-class CoordinatedFeed:
-    """The rows of one ``cluster.train(df)``, or of files, on all workers together.
+class CoordinatedFeed(Feed):
+    """The rows of one ``cluster.train(df)``, or of files, on all workers together: a `Feed` without rows of its own.
+
+    A step gets them by `per_worker`; ``dataset`` and ``batches`` are a `FeedError` here.
 
     Parameters
     ----------
@@ -65,13 +68,18 @@ class CoordinatedFeed:
     ) -> None:
         self._feed = complete.feed
         self._files = files
-        self._passes = passes
+        self._count_passes = passes
         self._split = split
         self._streams = isinstance(complete, FeedBegins) and split is Split.TRAIN
         manifest = complete.train if split is Split.TRAIN else complete.validation
         self._manifest: SplitManifest = manifest or SplitManifest({})
         validates = split is Split.TRAIN and complete.validation is not None
         self.validation = CoordinatedFeed(complete, passes, Split.VALIDATION) if validates else None
+
+    @property
+    def rows(self) -> int:
+        """Number of rows of this node: none."""
+        return 0
 
     @property
     def total_rows(self) -> int | None:
@@ -95,7 +103,7 @@ class CoordinatedFeed:
         A worker's iterator ends when a step requests a batch after the last one, so that all steps with rows have been
         taken. This does not hold if the program appends a transformation that reads ahead, such as ``prefetch``.
         """
-        return self._passes(self._feed, self._split)
+        return self._count_passes(self._feed, self._split)
 
     def steps(self, batch_size: int) -> int | None:
         """Return the number of batches of all workers in an epoch.
@@ -178,13 +186,17 @@ class CoordinatedFeed:
             "split": self._split.value,
             "batch_size": shares_of(batch_size, 1, 0).most,
             "epochs": 1 if self._streams else epochs,
-            "seed": seed if shuffle else None,
+            "seed": seed if check_shuffle(shuffle) else None,
             "options": options,
         }
         text = json.dumps(request, default=_to_json)
         from tensorflowonspark.node.ps.remote_dataset import remote_dataset
 
         return lambda _context=None: remote_dataset(text, selection)
+
+    @property
+    def _share(self) -> NoReturn:  # type: ignore[override]
+        raise FeedError("the chief has no rows of its own, the workers have them: use ctx.feed().per_worker")
 
 
 def _to_json(value: Any) -> Any:

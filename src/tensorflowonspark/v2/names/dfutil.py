@@ -97,7 +97,7 @@ def loadTFRecords(sc: "SparkContext", input_dir: str, binary_features: Sequence[
     spark = session_of(sc)
     storage.use_session(spark)
     paths = [_absolute(each) for each in input_dir.split(",")]
-    frame = read_tfrecord(spark, paths, floatType="double", binaryFeatures=binary_features, sampleRecords=0)
+    frame = read_tfrecord(spark, paths, float_type="double", binary_features=binary_features, sample_records=0)
     _loaded.add(frame)
     return frame
 

@@ -4,7 +4,7 @@ import random
 import time
 from collections.abc import Sequence
 
-from tensorflowonspark.errors import EnvironmentNotReady, SpecError
+from tensorflowonspark.errors import RequirementError, SpecError
 from tensorflowonspark.task.gpus import all_gpus, free_gpus
 
 __all__ = ["AS_LIST", "AS_STRING", "MAX_RETRIES", "get_gpus", "is_gpu_available", "take"]
@@ -42,7 +42,7 @@ def get_gpus(num_gpu: int = 1, worker_index: int = -1, format: str = AS_STRING) 
 
     Raises
     ------
-    EnvironmentNotReady
+    RequirementError
         If the host has too few GPUs, or too few become free.
     SpecError
         If `format` is neither.
@@ -71,7 +71,7 @@ def take(num_gpu: int, own: Sequence[str], whose: str = "") -> list[str]:
 
     Raises
     ------
-    EnvironmentNotReady
+    RequirementError
         If the host has too few GPUs, or too few become free.
     """
     free: set[str] = set()
@@ -83,7 +83,7 @@ def take(num_gpu: int, own: Sequence[str], whose: str = "") -> list[str]:
         if len(found) >= num_gpu:
             return sorted(found[:num_gpu], key=lambda gpu: (len(gpu), gpu))
     share = f", of which {_named(own)} are for {whose}" if whose else ""
-    raise EnvironmentNotReady(
+    raise RequirementError(
         f"{num_gpu} free GPUs are wanted, and this host has {len(all_gpus())}{share}; free are {_named(sorted(free))} "
         "(nvidia-smi shows what uses the others): ask for fewer, run fewer nodes on a host, or let Spark give GPUs to "
         "tasks (spark.task.resource.gpu.amount)"

@@ -34,7 +34,7 @@ def single_node_env(num_gpus: int = 1, worker_index: int = -1, nodes: Sequence[s
 
     Raises
     ------
-    EnvironmentNotReady
+    RequirementError
         If the host has GPUs, but too few free ones.
     SpecError
         If `worker_index` is no index of `nodes`.
