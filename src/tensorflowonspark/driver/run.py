@@ -106,6 +106,8 @@ def run(
         raise SpecError(f"run(data=...) feeds every node, and not all are workers in {cluster.spec}: use Cluster")
     if fed_by_job:
         assert given is not None
+        if held:
+            raise SpecError("hold=True keeps the slots that a job which feeds these rows needs: leave it out")
         return _run_fed(cluster, given)
     request = None if given is None else _held_request(given)
     if is_remote(spark):

@@ -73,6 +73,43 @@ def test_a_held_stage_feeds_rows_to_validate_on_too(spark, given):
     assert sorted(sum((each["train"] for each in results.values()), [])) == [i for i in range(100) if i % 10]
 
 
+def read_partitions(args, ctx):
+    return [[each for part in ctx.feed().partitions() for batch in part for each in batch.column("id").to_pylist()]]
+
+
+@pytest.mark.masters("local")
+@pytest.mark.parametrize(
+    ("how", "settings"),
+    [
+        pytest.param({"cache": None}, {}, marks=pytest.mark.smoke),
+        ({"cache": "memory", "cache_limit": "8m", "feed_timeout": 60.0}, {}),
+        ({"rebalance": False}, {}),
+        ({"global_shuffle": True}, {}),
+        ({}, {"nodes": tfos.Nodes(hold=False)}),
+        ({}, {"nodes": tfos.Nodes(hold=True)}),
+        ({}, {"restarts": tfos.RestartPolicy(1, scope="node")}),
+    ],
+)
+def test_run_feeds_as_its_data_says_by_its_tasks_or_by_a_job(spark, how, settings):
+    frame = spark.range(0, 93, 1, 5)
+    results = tfos.run(spark, read, {}, num_workers=2, data=tfos.Data(frame, **how), **settings)
+    assert all_ids(results) == list(range(93))
+
+
+@pytest.mark.masters("local")
+def test_run_feeds_workers_that_read_at_their_own_pace(spark):
+    data = tfos.Data(spark.range(0, 93, 1, 5), cache=None, independent_workers=True)
+    results = tfos.run(spark, read_partitions, num_workers=2, data=data)
+    assert sorted(sum((each for (each,) in results.by_worker), [])) == list(range(93))
+
+
+@pytest.mark.masters("local")
+def test_a_cluster_that_holds_its_slots_is_fed_by_no_job(spark):
+    with pytest.raises(tfos.SpecError, match="hold=True keeps the slots"):
+        data = tfos.Data(spark.range(9), cache=None)
+        tfos.run(spark, read, {}, data=data, nodes=tfos.Nodes(hold=True))
+
+
 @pytest.mark.masters("local")
 def test_a_null_in_the_column_that_selects_validation_rows(spark):
     frame = spark.range(10).withColumn("flag", f.when(f.col("id") < 9, f.lit(True)))
