@@ -117,7 +117,7 @@ class KerasEstimator(TrainingParams, Estimator[KerasModel], MLReadable["KerasEst
         data = Data(frame, **{**feed, "validation": validation})
         with tracked_fit(self, options) as fit:
             results = run(dataset.sparkSession, train, job, data=data, **options)
-        trained = next(each for each in results.values() if each is not None)
+        trained = results.chief
         model: KerasModel = self._copyValues(KerasModel(trained.bundle, history=trained.history))
         log_fitted(fit, model, frame)
         return model

@@ -59,7 +59,6 @@ def tune(  # noqa: PLR0913 - all but the first four are settings that are named 
     num_workers: int = 1,
     num_ps: int = 0,
     chief: bool = False,
-    evaluator: bool = False,
     timeout: float | None = None,
     prune_by: str | None = None,
     catch: type[Exception] | Sequence[type[Exception]] = Exception,
@@ -96,8 +95,8 @@ def tune(  # noqa: PLR0913 - all but the first four are settings that are named 
     num_workers, num_ps : int
         Workers and parameter servers that the clusters of a trial have at the same time. Each trial has a task slot for
         each of its nodes.
-    chief, evaluator : bool
-        Whether a trial has a slot for a chief, and for an evaluator, beside these.
+    chief : bool
+        Whether a trial has a slot for a chief beside these. (An evaluator counts as a worker here.)
     timeout : float, optional
         Seconds after which no further trial starts; those that run go on to their end.
     prune_by : str, optional
@@ -149,7 +148,7 @@ def tune(  # noqa: PLR0913 - all but the first four are settings that are named 
             f"spark={spark!r}: expected a SparkSession of the application's own; over Spark Connect slots can't be "
             "counted: run the search in the application (spark-submit)"
         )
-    nodes = len(ClusterSpec(num_workers, num_ps, chief, evaluator).roles)
+    nodes = len(ClusterSpec(num_workers, num_ps, chief).roles)
     own_profile = None if gpus_per_node is None else gpu_profile(spark.sparkContext, gpus_per_node)
     slots = ApplicationSlots(spark.sparkContext, own_profile)
     settings = Settings(
