@@ -9,6 +9,7 @@ import pytest
 import tensorflowonspark as tfos
 from tests.support.paths import DOCS, TESTS
 
+PROCESSES = ["driver", "executor", "Spark task", "supervisor", "node", "fork server", "any"]
 # Process, what happens to it, what follows, the test that shows it.
 FAULTS = [
     (
@@ -246,6 +247,36 @@ FAULTS = [
         "unit/node/test_checkpoints.py::test_a_checkpoint_with_a_flipped_bit_gives_way_to_the_one_before",
     ),
     (
+        "executor",
+        "dies",
+        "its supervisors stop their nodes: `NodeError` (`executor_lost`). Spark starts another, which `restarts` uses",
+        "cluster/restarts/test_restarts.py::test_an_executor_that_dies_is_replaced",
+    ),
+    (
+        "node",
+        "is slow (a straggler)",
+        "none: the others wait, however long it computes; the line at the end names it",
+        "cluster/training/test_advice.py::test_one_slow_worker_bounds_all_that_train_in_step",
+    ),
+    (
+        "node",
+        "dies, or hangs, while workers average their weights in rounds ([local SGD](local-sgd.md))",
+        "the others train on without it, if the chief and `min_workers` are left",
+        "cluster/local_sgd/test_lost_workers.py::test_a_killed_worker_is_left_out_and_nobody_is_restarted",
+    ),
+    (
+        "node",
+        "dies while it writes a checkpoint",
+        "the previous checkpoint remains in effect",
+        "cluster/restarts/test_resuming.py::test_a_node_that_is_killed_while_it_uploads_leaves_the_one_before",
+    ),
+    (
+        "any",
+        "the network breaks for some seconds",
+        "none, if it is whole again within the times in [Networks](network.md#breaks-of-the-network)",
+        "hosts/test_cuts.py::test_a_cut_is_outlived_or_the_error_names_the_host",
+    ),
+    (
         "any",
         "a slow network",
         "none: the cluster waits for it",
@@ -262,7 +293,8 @@ FAULTS = [
 
 def table():
     """Return the table as it is in the documentation."""
-    rows = [f"| {process} | {fault} | {follows} |" for process, fault, follows, _ in FAULTS]
+    faults = sorted(FAULTS, key=lambda fault: PROCESSES.index(fault[0]))
+    rows = [f"| {process} | {fault} | {follows} |" for process, fault, follows, _ in faults]
     return "\n".join(["| process | fault | consequence |", "|---|---|---|", *rows])
 
 

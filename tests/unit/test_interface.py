@@ -26,10 +26,11 @@ from pyspark.sql import DataFrame, SparkSession
 
 spark: SparkSession
 df: DataFrame
-train: DataFrame
 test: DataFrame
 ctx: tfos.Context
 model: Any
+train: Any
+args: Any
 """
 
 

@@ -1,6 +1,7 @@
 """Links on the documentation's pages, and the names of modules and classes on those about the architecture."""
 
 import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -57,3 +58,18 @@ def test_what_is_proved_is_where_the_page_on_security_says():
         tests = re.findall(r"`([\w/]+\.py)`", test)
         assert tests or where in ("Spark", "TensorFlow"), what
         assert not [each for each in tests if not (ROOT / "tests" / each).exists()], what
+
+
+def _lines(block: str) -> list[str]:
+    return [line.strip() for line in block.splitlines() if line.strip()]
+
+
+def test_as_many_lines_change_as_the_page_for_other_frameworks_says():
+    """Of each program, beside the one for this package."""
+    text = (ROOT / "docs" / "from-others.md").read_text()
+    here = _lines(re.search(r"^Here:\n\n```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)[1])
+    for other in ("Horovod", "Ray Train", "TorchDistributor"):
+        there = _lines(re.search(rf"^With {other}:\n\n```text\n(.*?)^```", text, re.MULTILINE | re.DOTALL)[1])
+        same = (Counter(there) & Counter(here)).total()
+        counts = [len(there), same, len(there) - same, len(here) - same]
+        assert f"| from {other} | {' | '.join(map(str, counts))} |" in text, counts

@@ -162,3 +162,14 @@ def wrap(module: ModuleType, name: str, wrapper: Callable[..., Any]) -> None:
         wrapt.wrap_function_wrapper(
             module, name, lambda wrapped, instance, args, kwargs: wrapper(wrapped, instance, *args, **kwargs)
         )
+
+
+def callbacks_module() -> Any:
+    """Return the callbacks of Keras 3, or of ``tf_keras`` where the environment asks for it."""
+    if keras_backend() == "jax":
+        import keras
+
+        return keras.callbacks
+    import tensorflow as tf
+
+    return tf.keras.callbacks

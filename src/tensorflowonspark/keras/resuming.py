@@ -8,7 +8,7 @@ their files, so it is called after them, wherever it stands among them.
 from typing import Any
 
 from tensorflowonspark.keras.callback_state import CallbackStates, has_stopped
-from tensorflowonspark.keras.hooks import keras_backend, wrap
+from tensorflowonspark.keras.hooks import callbacks_module, keras_backend, wrap
 from tensorflowonspark.keras.jax.state import JaxState
 from tensorflowonspark.keras.pass_steps import skip_steps
 
@@ -18,20 +18,9 @@ _prepared: list[Any] = []  # classes of lists of callbacks that call this module
 def resuming(checkpoints: Any, every: int | None) -> Any:
     """Return the callback of a `Checkpoints`, which also writes after `every` steps unless that is None."""
     kind, arguments = (_Resuming, ()) if every is None else (_ResumingInEpochs, (every,))
-    callbacks = _callbacks_module()
+    callbacks = callbacks_module()
     _call_last(callbacks.CallbackList)
     return type(kind.__name__, (kind, callbacks.Callback), {})(checkpoints, *arguments)
-
-
-def _callbacks_module() -> Any:
-    """Return the callbacks of Keras 3, or of ``tf_keras`` where the environment asks for it."""
-    if keras_backend() == "jax":
-        import keras
-
-        return keras.callbacks
-    import tensorflow as tf
-
-    return tf.keras.callbacks
 
 
 def _call_last(callback_list: Any) -> None:
@@ -86,10 +75,10 @@ class _Resuming:
         """Record the epoch, which is not complete yet."""
         self._epoch = epoch
 
-    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Write a checkpoint, and copy the files that other callbacks wrote."""
         self._epoch = epoch + 1
-        self._save()
+        self._save(metrics=logs or {})
         self._checkpoints.mirror()
 
     def on_train_end(self, logs: Any = None) -> None:  # noqa: ARG002
@@ -97,13 +86,14 @@ class _Resuming:
         _begin_at(self.model, 0, 0)
         self._checkpoints.mirror()
 
-    def _save(self, batch: int = 0) -> None:
+    def _save(self, batch: int = 0, metrics: Any = None) -> None:
         # Rows that come in the order of their arrival can be resumed only after all. An epoch of a given number of
         # steps ends before.
         if self._checkpoints._in_first_pass() and (batch or self.params.get("steps")):
             return
         beside = CallbackStates(self.others).write
-        self._checkpoints._save(self._state, _steps(self.model), self._epoch, batch, beside)
+        measured = self._checkpoints._best.fields(metrics, self.model)
+        self._checkpoints._save(self._state, _steps(self.model), self._epoch, batch, measured, beside)
 
 
 class _ResumingInEpochs(_Resuming):

@@ -3,11 +3,12 @@
 from contextlib import ExitStack
 from numbers import Integral
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Literal
 
 from tensorflowonspark import storage
 from tensorflowonspark.config import ClusterSpec, Role
 from tensorflowonspark.errors import SpecError
+from tensorflowonspark.node.checkpoint.best import BestMetric
 from tensorflowonspark.node.checkpoint.checkpoints import Checkpoints
 from tensorflowonspark.node.checkpoint.export import export
 from tensorflowonspark.node.checkpoint.position import ResumePosition
@@ -95,7 +96,14 @@ class OutputAccess:
         """
         export(model, path, self.is_chief, self.scratch)
 
-    def checkpoint(self, directory: str, *, keep: int = 3) -> Checkpoints:
+    def checkpoint(
+        self,
+        directory: str,
+        *,
+        keep: int = 3,
+        best: str | None = None,
+        mode: Literal["auto", "min", "max"] = "auto",
+    ) -> Checkpoints:
         """Return the checkpoints of a training, in a directory on any file system.
 
         Parameters
@@ -103,7 +111,13 @@ class OutputAccess:
         directory : str
             A path that all nodes see, or a URL of any file system that fsspec knows. Each training has its own.
         keep : int
-            Number of complete checkpoints to keep.
+            Number of complete checkpoints to keep: the newest ones.
+        best : str, optional
+            A metric by its name in Keras's logs, as in ``"val_loss"``: the `keep` best checkpoints by it are kept, and
+            the newest, from which training resumes.
+        mode : {"auto", "min", "max"}
+            Whether less or more of the metric is better. By default Keras decides, which knows the loss and its own
+            metrics.
 
         Returns
         -------
@@ -113,15 +127,19 @@ class OutputAccess:
         Raises
         ------
         SpecError
-            If `keep` is below 1.
+            If `keep` is below 1, or `best` or `mode` can't be right.
 
         Examples
         --------
         >>> ctx.checkpoint(f"{directory}/checkpoints", keep=2).latest() is None
         True
+        >>> ctx.checkpoint(f"{directory}/checkpoints", best="val_accuracy").best() is None
+        True
         """
         position = ResumePosition(self._feeds, self._link, len(self.spec.trainers))
-        return Checkpoints(directory, keep, self.scratch, self.is_chief, str(self.role), position, self.host)
+        return Checkpoints(
+            directory, keep, self.scratch, self.is_chief, str(self.role), position, self.host, BestMetric(best, mode)
+        )
 
     def tensorboard_directory(self, path: str) -> str:
         """Return a directory of this machine for TensorBoard's logs, which are copied to `path` as they grow.

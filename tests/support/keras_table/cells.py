@@ -24,6 +24,8 @@ class Cell:
         Keras's own reason for a difference, by column.
     refused : dict
         What the error contains, by column.
+    because : str
+        Why, for the page, where the error's own words do not say it.
     """
 
     group: str
@@ -32,6 +34,7 @@ class Cell:
     columns: tuple = COLUMNS
     different: dict = field(default_factory=dict)
     refused: dict = field(default_factory=dict)
+    because: str = ""
     tolerance: float = 2e-4
     several: bool = False
 

@@ -1,5 +1,6 @@
 """What a cell has come to: equal, refused, different or wrong."""
 
+import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,6 +10,7 @@ from tests.support.keras_table.datasets import Rows
 
 EQUAL, REFUSED, DIFFERENT, WRONG = "equal", "refused", "different", "wrong"
 NOTHING, NOT_RUN = "—", "not run"
+_COLOURS = re.compile("\x1b\\[[0-9;]*m")  # of a terminal, in some errors of Keras
 REFUSED_BY_COLUMN = {PARAMETER_SERVER: "of Keras 3 does not work under ParameterServerStrategy"}
 
 
@@ -42,7 +44,8 @@ def judge(cell, column, reference, found, stalled=""):  # noqa: PLR0911 - one re
     expected = cell.refused.get(column)
     for text in (expected, REFUSED_BY_COLUMN.get(column)):
         if text and errors and len(errors) == len(found) and all(text in each[1] for each in errors):
-            return Verdict(REFUSED, next(line for line in errors[0][1].splitlines() if text in line))
+            error = next(line for line in errors[0][1].splitlines() if text in line)
+            return Verdict(REFUSED, (text == expected and cell.because) or _COLOURS.sub("", error))
     if stalled or None in found:
         return Verdict(WRONG, f"ended the cluster: {stalled[-600:]}; {[each and each[:2] for each in errors]}")
     if expected:

@@ -104,7 +104,12 @@ def own(column):
 _IN_SOME_STEPS = ("use_ema, ema_overwrite_frequency", "gradient_accumulation_steps")
 
 
-@cell("Options of optimizers", *_IN_SOME_STEPS, refused=on(PARAMETER_SERVER, "`merge_call` called while defining"))
+@cell(
+    "Options of optimizers",
+    *_IN_SOME_STEPS,
+    refused=on(PARAMETER_SERVER, "`merge_call` called while defining"),
+    because="TensorFlow refuses what an optimizer does in some steps only, within a step that a coordinator schedules",
+)
 @cell("Options of optimizers", *(name for name in _ADAM if name not in _IN_SOME_STEPS))
 def option(column, name):
     return trained(column, optimizer=lambda: keras.optimizers.Adam(0.02, **_ADAM[name]))

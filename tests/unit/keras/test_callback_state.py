@@ -16,7 +16,7 @@ VAL_LOSSES = [5.0, 3.0, 4.0, 4.0, 4.0, 2.0, 6.0, 6.0, 6.0, 6.0, 6.0, 6.0]  # the
 def keras(request, monkeypatch):
     """Return Keras 3 or tf_keras, of which the checkpoint's callback is then."""
     keras = pytest.importorskip(request.param)
-    monkeypatch.setattr(resuming, "_callbacks_module", lambda: keras.callbacks)
+    monkeypatch.setattr(resuming, "callbacks_module", lambda: keras.callbacks)
     return keras
 
 

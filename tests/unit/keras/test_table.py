@@ -7,7 +7,7 @@ import keras
 import pytest
 import tensorflow as tf
 
-from tests.support.keras_table import cells
+from tests.support.keras_table import cells, judging
 
 BASES = {"Optimizer", "OptimizerMap", "LearningRateSchedule", "Loss", "Metric", "Callback"}
 NOT_A_TRANSFORMATION = {
@@ -47,3 +47,15 @@ def test_all_transformations_of_datasets_are_there():
     names = " ".join(each.name for each in cells.ALL.values() if each.group == "tf.data")
     public = {name for name in dir(tf.data.Dataset) if not name.startswith("_")} - NOT_A_TRANSFORMATION
     assert not [name for name in sorted(public) if not re.search(rf"\b{name}\b", names)]
+
+
+@pytest.mark.parametrize(
+    ("because", "expected"), [("", "ValueError: no such thing"), ("it is too new", "it is too new")]
+)
+def test_a_refusal_has_its_reason_in_plain_words(because, expected):
+    """Without the colours of a terminal, and in words of ours where the error's own do not say why."""
+    (column, *_) = cells.COLUMNS
+    refused = cells.Cell("Models", "one", None, refused={column: "no such"}, because=because)
+    errors = [("error", "ValueError: \x1b[1mno such thing\x1b[0m\nmore", "")]
+    verdict = judging.judge(refused, column, None, errors)
+    assert (verdict.kind, verdict.why) == (judging.REFUSED, expected)

@@ -17,6 +17,7 @@ from fsspec.implementations.memory import MemoryFile, MemoryFileSystem
 
 from tensorflowonspark import CheckpointError, SpecError
 from tensorflowonspark.node.checkpoint import checkpoints as checkpoints_module
+from tensorflowonspark.node.checkpoint.best import BestMetric
 from tensorflowonspark.node.checkpoint.checkpoints import Checkpoints
 from tensorflowonspark.node.checkpoint.position import ResumePosition
 from tensorflowonspark.node.checkpoint.store import CheckpointStore, SavedCheckpoint, _record_checksum
@@ -32,8 +33,8 @@ def directory(request, tmp_path):
 in_memory = pytest.mark.parametrize("directory", ["memory"], indirect=True)
 
 
-def checkpoints(directory, keep=3, *, is_chief=True, position=None):
-    return Checkpoints(directory, keep, "", is_chief, "worker:0", position=position)
+def checkpoints(directory, keep=3, *, is_chief=True, position=None, best=None, mode="auto"):
+    return Checkpoints(directory, keep, "", is_chief, "worker:0", position=position, best=BestMetric(best, mode))
 
 
 def files(directory):
@@ -171,9 +172,10 @@ def test_a_loop_is_not_fed_again_what_one_of_its_directories_has(tmp_path, saved
 def test_a_worker_that_does_not_see_the_chiefs_directory_is_named(tmp_path, monkeypatch):
     agreed = [("step-00000003-of-the-chief", True), ("", True)]
     monkeypatch.setattr(checkpoints_module, "combine", lambda call, own: agreed)
-    words = "the chief resumes from .*/step-00000003-of-the-chief, and worker:1 finds no such checkpoint: give a direct"
+    words = "the chief restores .*/step-00000003-of-the-chief, and worker:1 finds no such checkpoint: give a direct"
     with pytest.raises(CheckpointError, match=words):
-        Checkpoints(str(tmp_path), 3, "", is_chief=False, node="worker:1")._fetch_newest(True, str(tmp_path), [])
+        blind = Checkpoints(str(tmp_path), 3, "", is_chief=False, node="worker:1")
+        blind._fetch(True, str(tmp_path), [], blind._newest)
 
 
 def test_a_marker_that_names_what_is_not_its_own_is_skipped(tmp_path, caplog):
@@ -195,7 +197,8 @@ def test_a_marker_that_names_what_is_not_its_own_is_skipped(tmp_path, caplog):
             path = f"{root}/{saved.name}/{name}"
             system.store[path] = MemoryFile(system, path, b"evil")
     local = tmp_path / "1/2/3/copy"
-    assert CheckpointStore(url, 9).fetch_newest(str(local)) == first
+    store = CheckpointStore(url, 9)
+    assert store.fetch_first(str(local), store.newest) == first
     assert len(caplog.records) == len(planted)
     assert "lists a file named '../../../evil', which leads out of it" in caplog.text
     assert sorted(each.name for each in (tmp_path / "1").rglob("*") if each.is_file()) == ["state"]

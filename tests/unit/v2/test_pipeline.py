@@ -122,3 +122,9 @@ def test_stages_of_the_users_own():
     stage = Mine().setSteps(5)
     stage._setDefault(seed=1)
     assert stage.merge_args_params() == Namespace({"steps": 5, "seed": 1})
+
+
+@pytest.mark.parametrize("stage", [TFEstimator, TFModel])
+def test_stages_can_not_be_saved_as_in_2_x(stage):
+    """So there are none to load: docs/migrating.md says that."""
+    assert not [name for name in ("write", "save", "read", "load") if hasattr(stage, name)]

@@ -11,13 +11,14 @@ among the workers.
 
 import atexit
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from tensorflowonspark.errors import CheckpointError, SpecError
 from tensorflowonspark.keras.workers import combine
+from tensorflowonspark.node.checkpoint.best import BestMetric
 from tensorflowonspark.node.checkpoint.mirror import Mirror
 from tensorflowonspark.node.checkpoint.parts import SAVE, StateParts, divided_objects, not_seen
 from tensorflowonspark.node.checkpoint.position import ResumePosition
@@ -42,7 +43,7 @@ class Checkpoints:
     directory : str
         A path, or a URL of any file system that fsspec knows.
     keep : int
-        Number of complete checkpoints to keep; older ones are removed.
+        Number of complete checkpoints to keep; others are removed.
     scratch : str
         A directory of this machine for temporary files.
     is_chief : bool
@@ -53,6 +54,8 @@ class Checkpoints:
         The program's position in its feeds.
     host : str
         This node's host, for errors.
+    best : BestMetric, optional
+        The metric by which the checkpoints to keep are chosen.
 
     Raises
     ------
@@ -86,10 +89,12 @@ class Checkpoints:
         node: str,
         position: ResumePosition | None = None,
         host: str = "localhost",
+        best: BestMetric | None = None,
     ) -> None:
         if keep < 1:
             raise SpecError(f"keep={keep}: at least one checkpoint must be kept")
         self.directory = directory
+        self._best = best or BestMetric()
         self._store = CheckpointStore(directory, keep)
         self._parts = StateParts(self._store, node)
         self._scratch = scratch or None
@@ -100,7 +105,15 @@ class Checkpoints:
         self._mirror: Mirror | None = None
         self._is_seen = False  # by all workers that train together
 
-    def save(self, state: "tf.train.Checkpoint | keras.Model", step: Any, *, epoch: int = 0, batch: int = 0) -> None:
+    def save(
+        self,
+        state: "tf.train.Checkpoint | keras.Model",
+        step: Any,
+        *,
+        epoch: int = 0,
+        batch: int = 0,
+        metrics: Mapping[str, Any] | None = None,
+    ) -> None:
         """Write the program's state; a restart finds it once this returns.
 
         Workers that train together must all call it at the same step.
@@ -116,6 +129,9 @@ class Checkpoints:
             Number of complete epochs, for programs that count them.
         batch : int
             Number of steps taken in the next epoch.
+        metrics : mapping, optional
+            The metrics by name, of which the one in ``ctx.checkpoint(..., best="val_loss")`` says which checkpoint is
+            best.
 
         Raises
         ------
@@ -123,7 +139,7 @@ class Checkpoints:
             If the directory can't be written, or the position in the rows can't be resumed: within the first epoch of
             ``cluster.train(..., start="first_rows")``, whose rows come in the order of their arrival.
         SpecError
-            If `step` is negative.
+            If `step` is negative, or `metrics` lacks the one that says which checkpoint is best.
 
         Examples
         --------
@@ -133,10 +149,21 @@ class Checkpoints:
         >>> checkpoint.latest().step
         10
         """
-        self._save(state, step, epoch, batch)
+        self._save(state, step, epoch, batch, self._best.fields(metrics))
 
-    def _save(self, state: Any, step: Any, epoch: int, batch: int, beside: Callable[[str], None] | None = None) -> None:
-        """Write the program's state; the chief also what `beside` writes to the local directory that it is given."""
+    def _save(
+        self,
+        state: Any,
+        step: Any,
+        epoch: int,
+        batch: int,
+        measured: Mapping[str, Any],
+        beside: Callable[[str], None] | None = None,
+    ) -> None:
+        """Write the program's state; the chief also what `beside` writes to the local directory that it is given.
+
+        `measured` is what the record says of the metric.
+        """
         if int(step) < 0:
             raise SpecError(f"step={int(step)}: expected the number of steps taken")
         if self._position:
@@ -151,7 +178,7 @@ class Checkpoints:
                 position = self._position.describe(batch) if self._position else {"batch": batch}
                 if self._position:
                     self._position.write(local, int(step), epoch, batch)
-                written = self._store.add(local, int(step), epoch, name=name, **position)
+                written = self._store.add(local, int(step), epoch, name=name, **position, **measured)
                 if self._position:
                     self._position.report_saved(self.directory)
         if not self._is_seen and is_shared(state):
@@ -165,8 +192,8 @@ class Checkpoints:
             raise not_seen(self.directory, ", ".join(blind), "the chief's checkpoint")
         self._is_seen = True
 
-    def restore(self, state: "tf.train.Checkpoint | keras.Model") -> int:
-        """Restore the newest complete checkpoint, and return its step.
+    def restore(self, state: "tf.train.Checkpoint | keras.Model", *, best: bool = False) -> int:
+        """Restore the newest complete checkpoint, or the best one, and return its step.
 
         Variables that are created later receive their values then. Workers that train together must all call it, before
         the first of them saves.
@@ -175,6 +202,8 @@ class Checkpoints:
         ----------
         state : tf.train.Checkpoint or keras.Model
             The state to restore; on JAX the model, which must be built.
+        best : bool
+            Whether to restore the `best` one, to apply or to export it. The position in the rows stays as it is.
 
         Returns
         -------
@@ -184,7 +213,7 @@ class Checkpoints:
         Raises
         ------
         CheckpointError
-            If the checkpoint can't be read, or doesn't fit `state`.
+            If the checkpoint can't be read, doesn't fit `state`, or there is no best one.
 
         Examples
         --------
@@ -192,15 +221,20 @@ class Checkpoints:
         >>> ctx.checkpoint(f"{directory}/empty").restore(tf.train.Checkpoint(weight=tf.Variable(0.0)))
         0
         """
-        saved = self._restore(state)
-        if saved and self._position:
+        saved = self._restore(state, best=best)
+        if saved and self._position and not best:
             self._position.require_fed(saved)
         return saved.step if saved else 0
 
     def _restore(
-        self, state: Any, *, is_built: bool = False, beside: Callable[[str, str], None] | None = None
+        self,
+        state: Any,
+        *,
+        is_built: bool = False,
+        beside: Callable[[str, str], None] | None = None,
+        best: bool = False,
     ) -> SavedCheckpoint | None:
-        """Restore the newest complete checkpoint, and return its record.
+        """Restore the newest complete checkpoint, or the best one, and return its record.
 
         Parameters
         ----------
@@ -213,14 +247,15 @@ class Checkpoints:
         """
         with ExitStack() as stack:
             local = stack.enter_context(TemporaryDirectory(prefix="tfos-", dir=self._scratch))
-            saved = self._fetch_newest(is_shared(state), local, divided_objects(state))
+            choose = self._best_one if best else self._newest
+            saved = self._fetch(is_shared(state), local, divided_objects(state), choose)
             source = f"{self.directory}/{saved.name}" if saved else ""
             if saved and read_state(state, local, self._node, source, is_built=is_built):
                 # TensorFlow reads the values of variables that don't exist yet when they are created.
                 atexit.register(stack.pop_all().close)
             if saved and beside is not None:
                 beside(local, source)
-            if saved and self._position:
+            if saved and self._position and not best:
                 self._position.read(local, saved)
         return saved
 
@@ -253,6 +288,36 @@ class Checkpoints:
         >>> ctx.checkpoint(f"{directory}/none").latest()
         """
         return self._store.latest()
+
+    def best(self) -> SavedCheckpoint | None:
+        """Return the best complete checkpoint, by the metric that ``ctx.checkpoint(..., best="val_loss")`` names.
+
+        Returns
+        -------
+        SavedCheckpoint or None
+            Its ``value``, ``epoch``, ``step``, ``name`` and other fields; None if none has a value. Without a name the
+            metric is that of the newest checkpoint.
+
+        Raises
+        ------
+        CheckpointError
+            If the directory can't be read.
+
+        Examples
+        --------
+        >>> import tensorflow as tf
+        >>> weight = tf.Variable(0.0)
+        >>> state = tf.train.Checkpoint(weight=weight)
+        >>> checkpoint = ctx.checkpoint(f"{directory}/best", keep=2, best="loss")
+        >>> for step, loss in enumerate([0.9, 0.3, 0.5, 0.7]):
+        ...     _ = weight.assign(loss)
+        ...     checkpoint.save(state, step, metrics={"loss": loss})
+        >>> checkpoint.best().step, checkpoint.best().value, checkpoint.latest().step
+        (1, 0.3, 3)
+        >>> checkpoint.restore(state, best=True), float(weight) < 0.31
+        (1, True)
+        """
+        return self._store.best(self._best.name or "")
 
     def clear(self) -> None:
         """Remove all checkpoints, so that the next training starts from the beginning; only the chief removes them.
@@ -366,18 +431,20 @@ class Checkpoints:
         if self._mirror is not None and self._is_chief:
             self._mirror.update()
 
-    def _fetch_newest(self, shared: bool, local: str, divided: Sequence[Any]) -> SavedCheckpoint | None:
-        """Copy the newest complete checkpoint to this machine; for workers that train together, the chief's choice.
+    def _fetch(
+        self, shared: bool, local: str, divided: Sequence[Any], choose: Callable[[], SavedCheckpoint | None]
+    ) -> SavedCheckpoint | None:
+        """Copy the checkpoint that `choose` returns to this machine; for workers that train together, the chief's.
 
         Objects that are `divided` among the workers take their parts from it.
         """
         if not shared:
-            while saved := self._usable(self._store.fetch_newest(local)):
+            while saved := self._store.fetch_first(local, choose):
                 if self._parts.read(saved, divided):
                     break
             return saved
         while True:
-            found, problem = self._chiefs_choice() if self._is_chief else (None, None)
+            found, problem = self._chiefs_choice(choose) if self._is_chief else (None, None)
             name, readable = combine(_RESTORE, (found.name if found else "", problem is None))[0]
             if not readable:
                 raise problem or CheckpointError(f"the chief can read no checkpoint in {self.directory}")
@@ -387,19 +454,36 @@ class Checkpoints:
             read = found is not None and self._store.fetch(found, local) and self._parts.read(found, divided)
             if not read and name not in self._store.damaged:
                 raise CheckpointError(
-                    f"the chief resumes from {self.directory}/{name}, and {self._node} finds no such checkpoint: give "
+                    f"the chief restores {self.directory}/{name}, and {self._node} finds no such checkpoint: give "
                     "a directory that all nodes see, and each training its own"
                 )
             if combine(_RESTORE, read, all):
                 return found
             self._store.skip(name, "another worker could not read it")
 
-    def _chiefs_choice(self) -> tuple[SavedCheckpoint | None, CheckpointError | None]:
-        """Return the newest usable checkpoint, or the error, which is broadcast to all workers like a name."""
+    def _chiefs_choice(
+        self, choose: Callable[[], SavedCheckpoint | None]
+    ) -> tuple[SavedCheckpoint | None, CheckpointError | None]:
+        """Return what `choose` returns, or the error, which is broadcast to all workers like a name."""
         try:
-            return self._usable(self._store.newest()), None
+            return choose(), None
         except CheckpointError as error:
             return None, error
+
+    def _newest(self) -> SavedCheckpoint | None:
+        """Return the newest usable checkpoint."""
+        return self._usable(self._store.newest())
+
+    def _best_one(self) -> SavedCheckpoint:
+        """Return the best checkpoint; raise if there is none."""
+        saved = self.best()
+        if saved is None:
+            name = self._best.name or "a metric"
+            raise CheckpointError(
+                f"no checkpoint in {self.directory} has a value of {name}: write them by ctx.checkpoint(directory, "
+                'best="val_loss"), in fit with validation_data, or in a loop by save(..., metrics=...)'
+            )
+        return saved
 
     def _usable(self, saved: SavedCheckpoint | None) -> SavedCheckpoint | None:
         """Return a checkpoint, or None; raise if rows that its program needs are not fed again in this restart."""

@@ -43,7 +43,8 @@ class Mirror:
             raise SpecError(f"path({name!r}): expected the name of a file or a directory, as in 'best.keras'")
         local = Path(self._local.name, name)
         if name not in self._copied:
-            if self._store(name).fetch_newest(str(local)) is None:
+            store = self._store(name)
+            if store.fetch_first(str(local), store.newest) is None:
                 storage.fetch(f"{self._directory}/{name}", str(local))
             self._copied[name] = _fingerprint(local)
         return str(local)

@@ -8,12 +8,14 @@ does not count; a damaged one is skipped with a warning.
 
 import json
 import logging
+import math
 import re
 import shutil
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
+from operator import attrgetter
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -58,6 +60,12 @@ class SavedCheckpoint:
         Fingerprint of the feed's rows and their partitions, on which these depend too; 0 if it is not known.
     checksums : dict
         The CRC-32C of each file, by its path; empty in checkpoints of earlier versions.
+    metric : str
+        Name of the metric that says which checkpoint is best; empty if none does.
+    value : float, optional
+        Its value; None within an epoch, and where it is not finite.
+    mode : str
+        ``"min"`` or ``"max"``, whichever value is better; empty where there is none.
     """
 
     name: str
@@ -70,6 +78,13 @@ class SavedCheckpoint:
     workers: int = 0
     rows: int = 0
     checksums: dict[str, int] = field(default_factory=dict)
+    metric: str = ""
+    value: float | None = None
+    mode: str = ""
+
+
+_TEXTS = ("name", "metric", "mode")  # fields that are no numbers
+_TABLES = ("files", "checksums")
 
 
 class CheckpointStore:
@@ -80,7 +95,8 @@ class CheckpointStore:
     directory : str
         A path, or a URL of any file system.
     keep : int
-        Number of complete checkpoints to keep.
+        Number of complete checkpoints to keep: the newest ones, or if they have values of a metric, the best and the
+        newest.
 
     Examples
     --------
@@ -116,6 +132,12 @@ class CheckpointStore:
         """Return the newest complete checkpoint, or None."""
         found = self.complete()
         return found[-1] if found else None
+
+    def best(self, metric: str = "") -> SavedCheckpoint | None:
+        """Return the best complete checkpoint by a metric, by default that of the newest; None if none has a value."""
+        found = self.complete()
+        metric = metric or next((each.metric for each in reversed(found) if each.metric), "")
+        return next(iter(_best_first(found, metric)), None)
 
     def find(self, name: str) -> SavedCheckpoint | None:
         """Return the checkpoint of this name, or None if it is incomplete or damaged."""
@@ -160,10 +182,11 @@ class CheckpointStore:
         """Return the name of a checkpoint to be written after a step."""
         return f"step-{step:08d}-{uuid.uuid4().hex[:8]}"
 
-    def add(self, local: str, step: int, epoch: int = 0, *, name: str = "", **position: int) -> SavedCheckpoint:
+    def add(self, local: str, step: int, epoch: int = 0, *, name: str = "", **fields: Any) -> SavedCheckpoint:
         """Store a copy of a local directory as the newest checkpoint; then remove surplus and incomplete ones.
 
-        The parts that workers have written under its name (`add_part`), if it was given one, belong to it.
+        The parts that workers have written under its name (`add_part`), if it was given one, belong to it. `fields` are
+        those of its record: the position in the rows, and the metric.
         """
         before = self.complete()
         sizes = {str(path.relative_to(local)): path.stat().st_size for path in Path(local).rglob("*") if path.is_file()}
@@ -176,15 +199,22 @@ class CheckpointStore:
             step,
             epoch,
             {**sizes, **{part: size for part, (size, _) in parts.items()}},
-            **position,
+            **fields,
             checksums={**checksums, **{part: checksum for part, (_, checksum) in parts.items()}},
         )
         with self._explained("written", _ADVICE):
             for each in sizes:
                 self._write(f"{saved.name}/{each}", Path(local, each))
             self._write(f"{saved.name}/{_MARKER}", _text(saved))
-            self._prune({each.name for each in [*before, saved][-self.keep :]})
+            self._prune(self._kept([*before, saved]))
         return saved
+
+    def _kept(self, found: list[SavedCheckpoint]) -> set[str]:
+        """Return the names of those to keep, of all, the newest last: it, the best, and others while there is room."""
+        newest = found[-1]
+        best = _best_first(found, newest.metric)
+        others = [each for each in reversed(found) if each not in best]
+        return {newest.name, *(each.name for each in [*best, *others][: self.keep])}
 
     def add_parts(self, name: str, worker: str, parts: Iterable[tuple[str, bytes]]) -> None:
         """Write one worker's parts of a checkpoint that is not complete yet, one after another, and list them.
@@ -268,20 +298,20 @@ class CheckpointStore:
                     return False
         return True
 
-    def fetch_newest(self, local: str) -> SavedCheckpoint | None:
-        """Copy the newest checkpoint that is complete and undamaged; return it, or None if none exists.
+    def fetch_first(self, local: str, choose: Callable[[], SavedCheckpoint | None]) -> SavedCheckpoint | None:
+        """Copy the first checkpoint that `choose` returns and that is undamaged; return it, or None if it returns none.
 
         Raises
         ------
         CheckpointError
-            If checkpoints exist, and none can be read.
+            If its files are missing, or `choose` raises it.
         """
-        while saved := self.newest():
+        while saved := choose():
             if self.fetch(saved, local):
                 break
             for each in Path(local).glob("*"):
                 shutil.rmtree(each) if each.is_dir() else each.unlink()
-            if saved == self.latest():
+            if saved == choose():
                 raise CheckpointError(f"{self.directory}/{saved.name} could not be read: some of its files are missing")
         return saved
 
@@ -332,6 +362,12 @@ class CheckpointStore:
             ) from error
 
 
+def _best_first(found: list[SavedCheckpoint], metric: str) -> list[SavedCheckpoint]:
+    """Return the checkpoints that have a value of a metric, the best first, and of equal ones the oldest."""
+    measured = [each for each in found if metric and each.metric == metric and each.value is not None]
+    return sorted(measured, key=attrgetter("value"), reverse=bool(measured) and measured[-1].mode == "max")
+
+
 def _checksum(path: Path) -> int:
     """Return a file's CRC-32C."""
     found = 0
@@ -354,9 +390,11 @@ def _parsed(text: bytes) -> SavedCheckpoint | None:
         if record.pop(_MARKER_CHECKSUM, None) not in (None, _record_checksum(record)):
             return None
         saved = SavedCheckpoint(**record)
-        numbers = [value for name, value in record.items() if name not in ("name", "files", "checksums")]
+        numbers = [value for name, value in record.items() if name not in (*_TEXTS, *_TABLES, "value")]
         numbers += [*saved.files.values(), *saved.checksums.values()]
-        return saved if all(type(each) is int and each >= 0 for each in numbers) else None
+        texts = [getattr(saved, name) for name in _TEXTS]
+        is_right = all(type(each) is int and each >= 0 for each in numbers) and all(type(each) is str for each in texts)
+        return saved if is_right and (saved.value is None or math.isfinite(saved.value)) else None
     except (AttributeError, TypeError, ValueError, RecursionError):
         return None
 

@@ -1,0 +1,38 @@
+"""Whether less or more of a metric is better, by the rule of the installed Keras."""
+
+from typing import Any
+
+from tensorflowonspark.errors import SpecError
+from tensorflowonspark.keras.hooks import callbacks_module
+
+
+def better_direction(metric: str, model: Any) -> str:
+    """Return ``"min"`` or ``"max"``, whichever is better.
+
+    Keras 3 asks the model's metric of this name, ``tf_keras`` looks for ``acc`` and ``auc`` in it. Both rules are
+    private, so a callback that follows them is shown two values.
+
+    Parameters
+    ----------
+    metric : str
+        As in Keras's logs, with ``val_`` for validation.
+    model : keras.Model or None
+        Without a model Keras knows the loss alone.
+
+    Raises
+    ------
+    SpecError
+        If Keras does not know.
+    """
+    callback = callbacks_module().EarlyStopping(monitor=metric, patience=9)
+    if model is not None:
+        callback.set_model(model)
+    callback.on_train_begin()
+    try:
+        for epoch, value in enumerate((1.0, 0.0)):
+            callback.on_epoch_end(epoch, {metric: value})
+    except ValueError:
+        raise SpecError(
+            f"best={metric!r}: Keras does not know whether less or more of it is better: give mode='min' or mode='max'"
+        ) from None
+    return "max" if callback.best else "min"
