@@ -1,5 +1,6 @@
 """The estimator: trains a Keras model on the rows of a DataFrame, on one or several nodes."""
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pyspark.ml import Estimator
@@ -19,6 +20,7 @@ from tensorflowonspark.ml.model_bundle import inputs_of
 from tensorflowonspark.ml.params import check_columns
 from tensorflowonspark.ml.persistence import StageReader, StageWriter
 from tensorflowonspark.ml.predict import TakenColumns
+from tensorflowonspark.ml.row_files import written_rows
 from tensorflowonspark.ml.serialization import is_model, serialize
 from tensorflowonspark.ml.tracking import log_fitted, tracked_fit
 from tensorflowonspark.ml.training import TrainingJob, check_compilation, train
@@ -105,14 +107,20 @@ class KerasEstimator(TrainingParams, Estimator[KerasModel], MLReadable["KerasEst
         return StageReader(lambda _bundle, _metadata: cls())
 
     def _fit(self, dataset: "DataFrame") -> KerasModel:
-        options = {**self._cluster_settings, "start": self.getStart()}
+        options = self._cluster_settings
         self._check_model()
         frame, validation = self._select_rows(dataset)
         if self.getHandleInvalid() == "skip":
             frame, validation = self._skip_invalid(frame, validation)
         job = self._job(frame, validation)
+        directory = self.getCacheDir()
         with tracked_fit(self, options) as fit:
-            results = run(dataset.sparkSession, train, job, data=frame, validation=validation, **options)
+            if directory is None:
+                feed = {"data": frame, "validation": validation, "start": self.getStart()}
+                results = run(dataset.sparkSession, train, job, **feed, **options)
+            else:
+                with written_rows(directory, frame, validation) as files:
+                    results = run(dataset.sparkSession, train, replace(job, files=files), **options)
         trained = next(each for each in results.values() if each is not None)
         model: KerasModel = self._copyValues(KerasModel(trained.bundle, history=trained.history))
         log_fitted(fit, model, frame)
@@ -168,6 +176,8 @@ class KerasEstimator(TrainingParams, Estimator[KerasModel], MLReadable["KerasEst
         if initial is not None:
             initial._bundle.require_keras()
         self._check_model_params(complete=True)
+        if self.getCacheDir() is not None and self.getStart() != "all_rows":
+            raise SpecError("start='first_rows': with cacheDir training begins when Spark has written all rows")
         if initial is None and is_model(given):
             has_loop = self.getTrainFn() is not None
             check_compilation(given, self._compiled_with, self.getCustomObjects(), has_loop=has_loop)

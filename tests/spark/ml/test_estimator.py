@@ -84,6 +84,7 @@ def compiled(loss):
         ({"model": "resnet"}, "expected a Keras model, or a function"),
         ({"validationIndicatorCol": "held_out", "validationData": True}, "not both"),
         ({"initialModel": 3}, "expected a fitted KerasModel"),
+        ({"start": "first_rows", "cacheDir": "rows"}, "with cacheDir training begins when Spark has written all rows"),
         ({"model": line(), "loss": "mean_squared_eror"}, "has none of this name .did you mean 'mean_squared_error'"),
         ({"model": line(), "loss": {"y": "mse"}, "optimizer": "adm"}, r"optimizer='adm': .*did you mean 'adam'"),
         ({"model": line(), "metrics": ["acuracy"]}, r"metrics='acuracy': .*did you mean 'accuracy'"),

@@ -34,6 +34,8 @@ pytestmark = [pytest.mark.masters("local"), pytest.mark.timeout(240)]
         ({"modelParams": ["units"]}, r"^modelParams=\['units'\]: expected a dict of arguments by keyword"),
         ({"modelParams": {1: 16}}, "^modelParams={1: 16}: expected a dict of arguments by keyword"),
         ({"modelParams": {"rat": 0.2}}, r"line\(\) takes no 'rat' \(did you mean 'rate'\?\), but: rate"),
+        ({"clusterOptions": {"num_ps": 1}}, "num_ps=1, and an estimator trains on workers: use Cluster"),
+        ({"clusterOptions": {"evaluator": True}}, "evaluator=True, and an estimator trains on workers: use Cluster"),
         ({"clusterOptions": {"epochs": 3}}, r"'epochs' is a param of its own: .*epochs=\.\.\."),
     ],
 )
@@ -48,7 +50,6 @@ def test_wrong_params_are_refused_at_once(params, told):
         ({"backend": "torch", "numWorkers": 2}, "trains on one worker, and numWorkers is 2.*backend='jax'"),
         ({"backend": "jax", "env": {"KERAS_BACKEND": "tensorflow"}}, "set one of them"),
         ({"backend": "jax", "env": {"TF_USE_LEGACY_KERAS": "1"}}, "tf_keras has only TensorFlow"),
-        ({"backend": "jax", "clusterOptions": {"num_ps": 1}}, "leave out num_ps"),
         ({"numWorkers": 3, "env": {"KERAS_BACKEND": "torch"}}, "numWorkers is 3"),
     ],
 )
