@@ -7,6 +7,7 @@ import pytest
 
 import tensorflowonspark as tfos
 from tensorflowonspark.ml import KerasEstimator, KerasModel
+from tensorflowonspark.ml.tracking import parameters_of
 from tests.support.lines import line
 
 pytestmark = [pytest.mark.masters("local"), pytest.mark.timeout(240)]
@@ -97,6 +98,16 @@ def test_a_model_and_its_arguments_can_be_replaced_one_after_the_other():
     further._check_model_params(complete=True)
     with pytest.raises(tfos.SpecError, match="initialModel takes the place of one"):
         further.setModelParams({"units": 4})
+
+
+def test_arguments_of_the_model_are_logged_without_secrets():
+    est = KerasEstimator(sized, modelParams={"units": 4, "rate": 0.5, "api_token": "x"}, env={"PASSWORD": "y"})
+    logged = parameters_of(est)
+    assert {name: value for name, value in logged.items() if name.startswith("modelParams")} == {
+        "modelParams.units": 4,
+        "modelParams.rate": 0.5,
+    }
+    assert "env" not in logged
 
 
 POLICY = tfos.RestartPolicy(2)
