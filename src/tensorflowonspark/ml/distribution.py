@@ -62,7 +62,7 @@ def loaded_here(bundle: ModelBundle, layers: tuple[str, ...] = ()) -> Call:
 
 def _kept(file: str, bundle: ModelBundle, layers: tuple[str, ...], load: Callable[[], Call]) -> Call:
     # A class can change where the model does not.
-    key = file, layers, bundle.signature, bundle.tags, bundle.code.digest
+    key = file, layers, bundle.signature, bundle.tags, bundle.code.digest, bundle.distrusted
     if key not in _models:
         _models[key] = load()
     _models.move_to_end(key)

@@ -1,5 +1,6 @@
 """The estimator: trains a Keras model on the rows of a DataFrame, on one or several nodes."""
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pyspark.ml import Estimator
@@ -20,6 +21,7 @@ from tensorflowonspark.ml.model_bundle import inputs_of
 from tensorflowonspark.ml.params import check_columns
 from tensorflowonspark.ml.persistence import StageReader, StageWriter
 from tensorflowonspark.ml.predict import TakenColumns
+from tensorflowonspark.ml.row_files import written_rows
 from tensorflowonspark.ml.serialization import is_model, serialize
 from tensorflowonspark.ml.tracking import log_fitted, tracked_fit
 from tensorflowonspark.ml.training import TrainingJob, check_compilation, train
@@ -114,9 +116,17 @@ class KerasEstimator(TrainingParams, Estimator[KerasModel], MLReadable["KerasEst
             frame, validation = self._skip_invalid(frame, validation)
         job = self._job(frame, validation)
         feed = {name: options.pop(name) for name in list(options) if name in keywords_of(FeedSettings)}
-        data = Data(frame, **{**feed, "validation": validation})
+        directory = self.getCacheDir()
+        if directory is not None and feed != {"start": "all_rows"}:
+            names = ", ".join(f"{name}={value!r}" for name, value in feed.items() if value != "all_rows")
+            raise SpecError(f"cacheDir={directory!r}: the nodes read the rows from files there, without {names}")
         with tracked_fit(self, options) as fit:
-            results = run(dataset.sparkSession, train, job, data=data, **options)
+            if directory is None:
+                data = Data(frame, **{**feed, "validation": validation})
+                results = run(dataset.sparkSession, train, job, data=data, **options)
+            else:
+                with written_rows(directory, frame, validation) as files:
+                    results = run(dataset.sparkSession, train, replace(job, files=files), **options)
         trained = results.chief
         model: KerasModel = self._copyValues(KerasModel(trained.bundle, history=trained.history))
         log_fitted(fit, model, frame)
@@ -172,6 +182,8 @@ class KerasEstimator(TrainingParams, Estimator[KerasModel], MLReadable["KerasEst
         if initial is not None:
             initial._bundle.require_keras()
         self._check_model_params(complete=True)
+        if self.getCacheDir() is not None and self.getStart() != "all_rows":
+            raise SpecError("start='first_rows': with cacheDir training begins when Spark has written all rows")
         if initial is None and is_model(given):
             has_loop = self.getTrainFn() is not None
             check_compilation(given, self._compiled_with, self.getCustomObjects(), has_loop=has_loop)

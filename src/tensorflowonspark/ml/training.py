@@ -18,6 +18,7 @@ from tensorflowonspark.ml.code import Code
 from tensorflowonspark.ml.inputs import check_dtypes, column_shapes, held, to_inputs
 from tensorflowonspark.ml.layers import model_up_to, unadapted_layers
 from tensorflowonspark.ml.model_bundle import ModelBundle, described, inputs_of
+from tensorflowonspark.ml.row_files import RowFiles
 from tensorflowonspark.ml.serialization import deserialize, is_model, library_of, nested, serialize_model
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ class TrainingJob:
     checkpoints: str | None
     loop: Callable[..., Any] | None
     verbose: int
+    files: RowFiles | None = None  # the rows; None if they are fed
 
 
 @dataclass(frozen=True)
@@ -71,9 +73,9 @@ def train(job: TrainingJob, ctx: "Context") -> Trained | None:
     with _scope(job, ctx):
         model = _model(job)
         _compile(model, job)
-    feed: Any = ctx.feed()
+    feed, other = _feeds(job, ctx)
     dataset = _dataset(feed, job, model)
-    validation = None if feed.validation is None else _dataset(feed.validation, job, model, for_validation=True)
+    validation = None if other is None else _dataset(other, job, model, for_validation=True)
     adapt_layers(model, dataset)
     history = _train(model, dataset, validation, job, ctx)
     with whole_model(model):
@@ -82,6 +84,19 @@ def train(job: TrainingJob, ctx: "Context") -> Trained | None:
         return None
     loss = deserialize(job.compiled_with.get("loss"), job.custom_objects.load(bundle.kind))
     return Trained(described(bundle, model, loss), _floats(history))
+
+
+def _feeds(job: TrainingJob, ctx: "Context") -> tuple[Any, Any]:
+    """Return the rows to train on, and those to validate on or None."""
+    if job.files is None:
+        feed: Any = ctx.feed()
+        return feed, feed.validation
+    feed = ctx.read_parquet(job.files.train, cache=None)
+    if job.files.validation is None:
+        return feed, None
+    validation: Any = ctx.read_parquet(job.files.validation, cache=None)
+    validation._share.is_training = False  # its rows are not counted as trained on
+    return feed, validation
 
 
 def _scope(job: TrainingJob, ctx: "Context") -> AbstractContextManager[Any]:

@@ -56,7 +56,7 @@ def as_mapping_of_settings(value: Any) -> dict[str, Any]:
     Raises
     ------
     SpecError
-        If a cluster has no setting of a name, or a param sets it.
+        If a cluster has no setting of a name, a param sets it, or it asks for nodes that don't train.
 
     Examples
     --------
@@ -76,6 +76,10 @@ def as_mapping_of_settings(value: Any) -> dict[str, Any]:
             )
         if name not in known:
             raise SpecError(f"clusterOptions: a cluster has no setting {name!r}{did_you_mean(str(name), known)}")
+        if name in ("num_ps", "evaluator") and options[name]:
+            raise SpecError(
+                f"clusterOptions: {name}={options[name]!r}, and an estimator trains on workers: use Cluster"
+            )
     return options
 
 
@@ -193,6 +197,10 @@ class TrainingSettings(ModelSettings):
     checkpointDir : str, optional
         A directory on any file system for the state after each epoch, removed when training is complete; interrupted
         training resumes from it.
+    cacheDir : str, optional
+        A directory on a file system that all nodes reach, for rows that are larger than the executors' disks. Spark
+        writes the rows there as Parquet files, and the nodes read them anew in each epoch; they are removed at the end.
+        By default the nodes keep the rows on the executors' disks.
     initialModel : KerasModel, optional
         A fitted model to train further, instead of `model`.
     trainFn : callable, optional
@@ -232,6 +240,7 @@ class TrainingSettings(ModelSettings):
     strategy: Strategy = "synchronous"
     mixedPrecision: Precision | None = None
     checkpointDir: Annotated[str | None, TypeConverters.toString] = None
+    cacheDir: Annotated[str | None, TypeConverters.toString] = None
     initialModel: "KerasModel | None" = None
     trainFn: TrainFn | None = None
     backend: Backend | None = None
@@ -314,8 +323,6 @@ class TrainingParams(ModelParams, HasLabelCol, HasWeightCol, HasValidationIndica
     def _check_backend(self, backend: str, env: Mapping[str, str]) -> None:
         if env.get("TF_USE_LEGACY_KERAS", "").lower() in ("1", "true") or library_of(self.getModel()) == "tf_keras":
             raise SpecError(f"backend={backend!r} is for Keras 3, and tf_keras has only TensorFlow")
-        if self.getClusterOptions().get("num_ps"):
-            raise SpecError(f"backend={backend!r}: parameter servers are for TensorFlow; leave out num_ps")
         workers = self.getNumWorkers()
         apart = self.getTrainFn() is not None or self.getStrategy() != "synchronous"
         if backend == "torch" and workers != 1 and not apart:

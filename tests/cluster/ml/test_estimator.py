@@ -187,7 +187,8 @@ def test_number_columns_become_one_input_and_class_weights_count(spark):
 
 
 @pytest.mark.slow
-def test_training_goes_on_from_its_checkpoint_and_from_a_model(spark, tmp_path):
+@pytest.mark.parametrize("in_files", [False, True])
+def test_training_goes_on_from_its_checkpoint_and_from_a_model(spark, tmp_path, in_files):
     def broken(marker):
         import keras
 
@@ -205,6 +206,7 @@ def test_training_goes_on_from_its_checkpoint_and_from_a_model(spark, tmp_path):
     # The best, in this sense, is the first epoch.
     stopping = keras.callbacks.EarlyStopping("loss", mode="max", patience=9, restore_best_weights=True)
     settings = {"epochs": 5, "batchSize": 8, "numWorkers": 2, "seed": 1, **QUIET}
+    settings["cacheDir"] = str(tmp_path / "rows") if in_files else None
     unbroken = KerasEstimator(line, callbacks=[stopping], **settings).fit(lines(spark))
     est = KerasEstimator(line, checkpointDir=str(directory), **settings)
     est.setCallbacks([broken(marker), stopping])
@@ -267,6 +269,36 @@ def test_cross_validation_finds_the_better_params_and_all_can_be_saved(spark, tm
     again = PipelineModel.load(str(tmp_path / "best"))
     expected, got = ([row.prediction for row in each.transform(data).collect()] for each in (best, again))
     assert got == expected
+
+
+def test_rows_are_read_from_files_in_each_epoch(spark, tmp_path):
+    """Nothing is left of the files; vectors and marked rows are what they are."""
+    assembler = VectorAssembler(inputCols=["features[0]"], outputCol="vector")
+    data = assembler.transform(lines(spark).select("*", f.col("features")[0]))
+    est = KerasEstimator(line, featuresCol="vector", validationIndicatorCol="held_out", batchSize=8, epochs=8, **QUIET)
+    history = est.setCacheDir(str(tmp_path)).fit(data).history
+    assert {len(history[name]) for name in ("loss", "val_loss")} == {8}
+    assert history["loss"][-1] < 0.2 * history["loss"][0]
+    assert history["val_loss"][-1] < 0.1
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+def test_rows_in_files_are_those_that_are_fed_and_are_removed_after_a_failure(spark, tmp_path):
+    def collect(model, rows, validation, ctx):
+        seen = [sorted((x[0], y) for batch in each for x, y, w in zip(*map(np.asarray, batch), strict=True) if w > 0)
+                for each in (rows, validation)]  # fmt: skip
+        if ctx.attempt == 0 and model.optimizer.learning_rate > 0.2:
+            raise RuntimeError("the rate is too high")
+        return {"train": [y for _, y in seen[0]], "validation": [y for _, y in seen[1]]}
+
+    data, params = lines(spark), {"trainFn": collect, "validationData": lines(spark, 10)}
+    fed = KerasEstimator(line, batchSize=8, **params, **QUIET)
+    read = fed.copy().setCacheDir(str(tmp_path))
+    assert read.fit(data).history == fed.fit(data).history
+    with pytest.raises(tfos.NodeError, match="the rate is too high"):
+        read.setModelParams({"rate": 0.5}).fit(data)
+    assert not list(tmp_path.iterdir())
 
 
 def test_mixed_precision(spark):

@@ -84,6 +84,7 @@ def compiled(loss):
         ({"model": "resnet"}, "expected a Keras model, or a function"),
         ({"validationIndicatorCol": "held_out", "validationData": True}, "not both"),
         ({"initialModel": 3}, "expected a fitted KerasModel"),
+        ({"start": "first_rows", "cacheDir": "rows"}, "with cacheDir training begins when Spark has written all rows"),
         ({"model": line(), "loss": "mean_squared_eror"}, "has none of this name .did you mean 'mean_squared_error'"),
         ({"model": line(), "loss": {"y": "mse"}, "optimizer": "adm"}, r"optimizer='adm': .*did you mean 'adam'"),
         ({"model": line(), "metrics": ["acuracy"]}, r"metrics='acuracy': .*did you mean 'accuracy'"),
@@ -99,3 +100,11 @@ def test_what_cant_be_fitted_is_refused_before_anything_starts(spark, params, to
         params = {**params, "validationData": data}
     with pytest.raises(tfos.SpecError, match=told):
         KerasEstimator(**{"model": line, **params}).fit(data)
+
+
+def test_params_of_the_cluster_and_the_model_are_saved(spark, tmp_path):
+    params = {"numWorkers": (1, 2), "restarts": tfos.RestartPolicy(2), "gpusPerNode": 1, "env": {"A": "1"}}
+    params |= {"modelParams": {"rate": 0.2}, "thresholds": [0.5, 0.5], "cacheDir": "/rows"}
+    KerasEstimator(line, **params).save(str(tmp_path / "estimator"))
+    again = KerasEstimator.load(str(tmp_path / "estimator"))
+    assert {name: again.getOrDefault(name) for name in params} == params

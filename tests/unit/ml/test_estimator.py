@@ -7,6 +7,7 @@ import pytest
 
 import tensorflowonspark as tfos
 from tensorflowonspark.ml import KerasEstimator, KerasModel
+from tensorflowonspark.ml.tracking import parameters_of
 from tests.support.lines import line
 
 pytestmark = [pytest.mark.masters("local"), pytest.mark.timeout(240)]
@@ -34,6 +35,8 @@ pytestmark = [pytest.mark.masters("local"), pytest.mark.timeout(240)]
         ({"modelParams": ["units"]}, r"^modelParams=\['units'\]: expected a dict of arguments by keyword"),
         ({"modelParams": {1: 16}}, "^modelParams={1: 16}: expected a dict of arguments by keyword"),
         ({"modelParams": {"rat": 0.2}}, r"line\(\) takes no 'rat' \(did you mean 'rate'\?\), but: rate"),
+        ({"clusterOptions": {"num_ps": 1}}, "num_ps=1, and an estimator trains on workers: use Cluster"),
+        ({"clusterOptions": {"evaluator": True}}, "evaluator=True, and an estimator trains on workers: use Cluster"),
         ({"clusterOptions": {"epochs": 3}}, r"'epochs' is a param of its own: .*epochs=\.\.\."),
     ],
 )
@@ -48,7 +51,6 @@ def test_wrong_params_are_refused_at_once(params, told):
         ({"backend": "torch", "numWorkers": 2}, "trains on one worker, and numWorkers is 2.*backend='jax'"),
         ({"backend": "jax", "env": {"KERAS_BACKEND": "tensorflow"}}, "set one of them"),
         ({"backend": "jax", "env": {"TF_USE_LEGACY_KERAS": "1"}}, "tf_keras has only TensorFlow"),
-        ({"backend": "jax", "clusterOptions": {"num_ps": 1}}, "leave out num_ps"),
         ({"numWorkers": 3, "env": {"KERAS_BACKEND": "torch"}}, "numWorkers is 3"),
     ],
 )
@@ -96,6 +98,16 @@ def test_a_model_and_its_arguments_can_be_replaced_one_after_the_other():
     further._check_model_params(complete=True)
     with pytest.raises(tfos.SpecError, match="initialModel takes the place of one"):
         further.setModelParams({"units": 4})
+
+
+def test_arguments_of_the_model_are_logged_without_secrets():
+    est = KerasEstimator(sized, modelParams={"units": 4, "rate": 0.5, "api_token": "x"}, env={"PASSWORD": "y"})
+    logged = parameters_of(est)
+    assert {name: value for name, value in logged.items() if name.startswith("modelParams")} == {
+        "modelParams.units": 4,
+        "modelParams.rate": 0.5,
+    }
+    assert "env" not in logged
 
 
 POLICY = tfos.RestartPolicy(2)

@@ -159,7 +159,7 @@ def test_where_code_is_allowed_these_models_run_it(hostile, name, tmp_path, monk
     monkeypatch.syspath_prepend(place / "model")
     predictor = flavor._load_pyfunc(str(place))
     if name == "SavedModel":
-        predictor._call({"x": np.ones((1, 1), "float32")})
+        load_call(predictor._stage._bundle)({"x": np.ones((1, 1), "float32")})
     assert (hostile[name] / "model/ran").exists()
     (hostile[name] / "model/ran").unlink()
 
