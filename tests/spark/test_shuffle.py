@@ -8,7 +8,7 @@ from pyspark.sql import functions as f
 
 import tensorflowonspark as tfos
 from tensorflowonspark.columns import PLACE_BITS, mixed_order
-from tensorflowonspark.driver.feed.job import shuffles_globally
+from tensorflowonspark.driver.feed.data import FeedSettings
 from tensorflowonspark.driver.spark.partitions import dealt as dealt_rows
 from tensorflowonspark.driver.spark.partitions import repartitioned, spread
 
@@ -64,8 +64,8 @@ def test_a_single_partition_has_the_rows_in_their_own_order(sorted_rows):
 
 
 def test_an_unknown_shuffle_is_refused():
-    with pytest.raises(tfos.SpecError, match="shuffle='local': expected 'global', or None"):
-        shuffles_globally("local")
+    with pytest.raises(tfos.SpecError, match="global_shuffle='local': expected True or False"):
+        FeedSettings(global_shuffle="local")
 
 
 @pytest.mark.parametrize("tasks", [2, 3, 5])
