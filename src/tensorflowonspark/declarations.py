@@ -13,7 +13,7 @@ from dataclasses import fields
 from types import NoneType
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
-from tensorflowonspark.errors import SpecError
+from tensorflowonspark.errors import SpecError, did_you_mean
 
 SECONDS = "seconds"  # the unit of a field, in ``Annotated``
 _SECTION = re.compile(r"^Parameters\n-{10}\n(.*?)(?=\n\n\w+\n-{3,}\n|\Z)", re.MULTILINE | re.DOTALL)
@@ -124,7 +124,8 @@ def takes(*declared: Declaration, old: Callable[[Keywords], Keywords] | None = N
                 given = old(given)
             unknown = next((name for name in given if name not in known), None)
             if unknown is not None:
-                raise TypeError(f"{item.__qualname__}() got an unexpected keyword argument {unknown!r}")
+                guess = did_you_mean(unknown, known)
+                raise TypeError(f"{item.__qualname__}() got an unexpected keyword argument {unknown!r}{guess}")
             return item(*args, **{**defaults, **given})
 
         return shows(*declared)(called)  # type: ignore[return-value]

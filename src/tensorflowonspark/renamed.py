@@ -25,7 +25,7 @@ def warn_renamed(old: str, new: str) -> None:
     level, frame = 1, sys._getframe()
     while frame.f_back is not None and f"{frame.f_globals.get('__name__')}.".startswith(f"{__package__}."):
         level, frame = level + 1, frame.f_back
-    message = f"{old} is the old name, which the next release does not have: write {new}"
+    message = f"{old} is the old name, which 3.1 will not have: write {new}"
     warnings.warn(message, DeprecationWarning, stacklevel=level)
 
 

@@ -8,7 +8,7 @@ from ipaddress import ip_network
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from tensorflowonspark.declarations import SECONDS, check_fields
-from tensorflowonspark.errors import SpecError
+from tensorflowonspark.errors import SpecError, did_you_mean
 from tensorflowonspark.renamed import warn_renamed
 from tensorflowonspark.restart_policy import RestartPolicy
 
@@ -120,6 +120,15 @@ def _check_interface(name: str, wanted: object) -> None:
 @dataclass(frozen=True, kw_only=True)
 class SettingsGroup:
     """Settings that belong together, as one argument."""
+
+    def __new__(cls, *_: Any, **given: Any) -> "Self":
+        """Refuse a name that is none of a setting, with the one that was probably meant."""
+        known = [each.name for each in fields(cls)]
+        unknown = next((name for name in given if name not in known), None)
+        if unknown is not None:
+            guess = did_you_mean(unknown, known) or f": it has {', '.join(known)}"
+            raise TypeError(f"{cls.__name__} has no setting {unknown!r}{guess}")
+        return super().__new__(cls)
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -435,7 +444,11 @@ def with_groups(
         former = {name: found.pop(name) for name in names}
         for name, value in former.items():
             if warn:
-                warn_renamed(f"{name}=", f"{group}={kind.__name__}({name}={value!r})")
+                rows = "df, " if "frame" in kind.__dataclass_fields__ else ""
+                shown = value if isinstance(value, (str, int, float, type(None))) else Ellipsis
+                warn_renamed(
+                    f"{name}=", f"{group}={kind.__name__}({rows}{name}={'...' if shown is ... else repr(shown)})"
+                )
             if isinstance(given.get(group), kind):
                 raise SpecError(
                     f"{name}={value!r} is given beside {group}={kind.__name__}(...), which has it: set it there"

@@ -79,6 +79,7 @@ def test_the_code_of_pages_that_show_parts_of_programs(tmp_path):
         [sys.executable, program], check=False, cwd=tmp_path, env=environment, capture_output=True, text=True
     )
     assert not done.returncode, done.stderr
+    assert "is the old name" not in done.stderr
     assert (tmp_path / "models/digits-stage/model/model.keras").exists()
     assert (tmp_path / "models/checkpoints").is_dir()
     assert list((tmp_path / "logs/run-1").iterdir())
@@ -121,3 +122,4 @@ def test_the_code_of(page, tmp_path):
         [sys.executable, program], check=False, cwd=tmp_path, env=environment, capture_output=True, text=True
     )
     assert not done.returncode, done.stderr
+    assert "is the old name" not in done.stderr

@@ -89,8 +89,22 @@ def test_signature_and_help_show_each_keyword(taker, declared):
     ("taker", "name"), [(tfos.Cluster, "Cluster.__init__"), (tfos.run, "run"), (tfos.Feed.dataset, "Feed.dataset")]
 )
 def test_an_unknown_keyword_is_an_error_as_of_any_function(taker, name):
-    with pytest.raises(TypeError, match=rf"^{name}\(\) got an unexpected keyword argument 'workers'$"):
+    with pytest.raises(TypeError, match=rf"^{name}\(\) got an unexpected keyword argument 'workers'"):
         taker(None, print, workers=2)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: tfos.run(None, print, nun_workers=2), r"'nun_workers' \(did you mean 'num_workers'\?\)"),
+        (lambda: tfos.Nodes(hearbeat_timeout=60), r"Nodes has no setting 'hearbeat_timeout' \(did you mean 'heartbe"),
+        (lambda: tfos.Network(log_dir="l"), "Network has no setting 'log_dir': it has network_interface, ports, tls"),
+        (lambda: tfos.Data(None, chache="disk"), r"Data has no setting 'chache' \(did you mean 'cache'\?\)"),
+    ],
+)
+def test_a_slip_of_the_pen_has_the_name_that_was_meant(call, words):
+    with pytest.raises(TypeError, match=words):
+        call()
 
 
 def test_the_table_of_settings_is_that_of_the_declarations():

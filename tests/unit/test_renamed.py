@@ -45,7 +45,7 @@ USES = {
 @pytest.mark.parametrize("use", USES)
 def test_an_old_name_works_and_warns(use):
     act, expected, new = USES[use]
-    with pytest.warns(DeprecationWarning, match=re.escape(f"the next release does not have: write {new}")) as found:
+    with pytest.warns(DeprecationWarning, match=re.escape(f"which 3.1 will not have: write {new}")) as found:
         assert act() == expected
     assert [each.filename for each in found] == [__file__]
 

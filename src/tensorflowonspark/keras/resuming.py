@@ -5,6 +5,7 @@ in writing (`node.checkpoint`). It keeps the states of the other callbacks of a 
 their files, so it is called after them, wherever it stands among them.
 """
 
+import logging
 from typing import Any
 
 from tensorflowonspark.keras.callback_state import CallbackStates, has_stopped
@@ -12,6 +13,7 @@ from tensorflowonspark.keras.hooks import callbacks_module, keras_backend, wrap
 from tensorflowonspark.keras.jax.state import JaxState
 from tensorflowonspark.keras.pass_steps import skip_steps
 
+_log = logging.getLogger(__name__)
 _prepared: list[Any] = []  # classes of lists of callbacks that call this module's last
 
 
@@ -69,6 +71,9 @@ class _Resuming:
                 states.set()
             if has_stopped(self.others):
                 epoch, batch = max(epoch, self.params["epochs"]), 0
+            if epoch >= self.params["epochs"]:
+                text = "%s has all %d epochs: fit trains nothing (clear() or another directory starts over)"
+                _log.warning(text, saved.name, self.params["epochs"])
             _begin_at(self.model, epoch, batch)
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002

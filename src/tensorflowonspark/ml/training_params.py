@@ -75,7 +75,8 @@ def as_mapping_of_settings(value: Any) -> dict[str, Any]:
                 f"clusterOptions: {name!r} is a param of its own: KerasEstimator(..., {params[name]}=...) sets it"
             )
         if name not in known:
-            raise SpecError(f"clusterOptions: a cluster has no setting {name!r}{did_you_mean(str(name), known)}")
+            others = [each for each in known if each not in params]
+            raise SpecError(f"clusterOptions: a cluster has no setting {name!r}{did_you_mean(str(name), others)}")
         if name in ("num_ps", "evaluator") and options[name]:
             raise SpecError(
                 f"clusterOptions: {name}={options[name]!r}, and an estimator trains on workers: use Cluster"

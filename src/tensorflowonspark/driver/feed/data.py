@@ -31,8 +31,9 @@ class FeedSettings(SettingsGroup):
         Rows to validate on (``feed.validation``): a DataFrame with the same columns, or the boolean column of the data
         that marks them.
     cache : {"disk", "memory"} or None
-        Where the workers keep the rows, so that each epoch can pass over them: in files in Spark's local directories,
-        or in memory. With None the rows are not kept: the programs begin with the first rows, and pass over them once.
+        Where the workers keep the rows, so that each epoch can pass over them: in files in Spark's local directories
+        ("disk"), in memory, or not at all (None). With None the programs begin with the first rows, and pass over them
+        once.
     cache_limit : int or str, optional
         The number of bytes that a worker keeps at most, as in ``"2g"``; more is an error. With ``cache=None``, the
         number that waits in its memory (512 MB by default): then Spark waits, and the rest of a partition that is
