@@ -72,7 +72,9 @@ class _Resuming:
             if has_stopped(self.others):
                 epoch, batch = max(epoch, self.params["epochs"]), 0
             if epoch >= self.params["epochs"]:
-                text = "%s has all %d epochs: fit trains nothing (clear() or another directory starts over)"
+                text = (
+                    "the checkpoint %s has all %d epochs: fit trains nothing (clear() or another directory starts over)"
+                )
                 _log.warning(text, saved.name, self.params["epochs"])
             _begin_at(self.model, epoch, batch)
 

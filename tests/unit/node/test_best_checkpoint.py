@@ -1,6 +1,7 @@
 """The checkpoints that are best by a metric: which are kept, which is restored, and what is refused."""
 
 import logging
+import re
 import uuid
 
 import numpy as np
@@ -166,3 +167,20 @@ def test_the_callback_keeps_the_best_and_resumes_from_the_newest(directory):
     newest = model.evaluate(x, 2 * x, verbose=0)
     assert found.restore(tf.train.Checkpoint(model=model), best=True) == 2
     assert model.evaluate(x, 2 * x, verbose=0) > newest  # which the real loss is, epoch by epoch
+
+
+def test_a_training_that_is_complete_says_so_and_returns_its_history(directory, caplog):
+    import keras
+
+    def fit():
+        model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+        found = Checkpoints(directory, 1, "", is_chief=True, node="worker:0")
+        x = np.arange(8.0).reshape(8, 1)
+        return model.fit(x, 2 * x, batch_size=8, epochs=2, verbose=0, callbacks=[found.callback()]).history
+
+    first = fit()
+    assert not caplog.messages
+    assert fit() == first
+    (message,) = caplog.messages
+    assert re.fullmatch(r"the checkpoint step-0+2-\w+ has all 2 epochs: fit trains nothing \(clear.*", message)
