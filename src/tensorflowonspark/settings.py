@@ -444,11 +444,9 @@ def with_groups(
         former = {name: found.pop(name) for name in names}
         for name, value in former.items():
             if warn:
-                rows = "df, " if "frame" in kind.__dataclass_fields__ else ""
-                shown = value if isinstance(value, (str, int, float, type(None))) else Ellipsis
-                warn_renamed(
-                    f"{name}=", f"{group}={kind.__name__}({rows}{name}={'...' if shown is ... else repr(shown)})"
-                )
+                first = "".join(f"{each.name}, " for each in fields(kind) if not each.kw_only)
+                shown = repr(value) if isinstance(value, (str, int, float, type(None))) else "..."
+                warn_renamed(f"{name}=", f"{group}={kind.__name__}({first}{name}={shown})")
             if isinstance(given.get(group), kind):
                 raise SpecError(
                     f"{name}={value!r} is given beside {group}={kind.__name__}(...), which has it: set it there"

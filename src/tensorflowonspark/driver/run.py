@@ -100,7 +100,7 @@ def run(
     cluster = Cluster(spark, function, args, **settings)
     if is_remote(spark):
         _check_remote(cluster._config, given)
-    if given is not None and given.frame is None:
+    if given is not None and given.data is None:
         raise SpecError("there is no data to train on, and only settings of it: pass a DataFrame as data")
     if given is not None and len(cluster.spec.roles) != len(cluster.spec.fed):
         raise SpecError(f"run(data=...) feeds every node, and not all are workers in {cluster.spec}: use Cluster")
@@ -118,18 +118,17 @@ def run(
 
 def _check_remote(config: ClusterConfig, data: Data | None) -> None:
     """Refuse what a cluster over Spark Connect does not have."""
+    if config.min_workers is not None:
+        workers = (config.min_workers, config.spec.num_workers)
+        raise SpecError(f"num_workers={workers}: over Spark Connect slots can't be counted: give a number")
+    output = "the nodes' output is in the executors' log, and they end with the job"
+    pages = "the driver's part runs in a task, and serves no pages"
     reasons = {
-        ("show", "log_dir", "grace"): "the nodes' output is in the executors' log, and they end with the job",
-        (
-            "page_port",
-            "report",
-            "metrics_port",
-            "log_format",
-        ): "the driver's part runs in a task, which serves no pages",
+        ("show", "log_dir", "grace"): output,
+        ("page_port", "report", "metrics_port", "log_format"): pages,
         ("ps_on_driver",): "executors can't reach the driver's machine",
-        ("min_workers",): "slots can't be counted",
     }
-    default = configure(config.program, {**vars(ClusterSettings()), "num_workers": len(config.spec.fed)})
+    default = configure(config.program, {**vars(ClusterSettings()), **vars(config.spec)})
     for names, reason in reasons.items():
         differing = [name for name in names if getattr(config, name) != getattr(default, name)]
         if differing:
@@ -149,7 +148,7 @@ def _check_remote(config: ClusterConfig, data: Data | None) -> None:
 
 def _run_fed(cluster: Cluster, data: Data) -> Results:
     """Run a cluster that a job feeds, with several partitions for each worker: no rows move between workers."""
-    frame, workers = data.frame, len(cluster.spec.fed)
+    frame, workers = data.data, len(cluster.spec.fed)
     assert frame is not None
     even = data.rebalance and not data.global_shuffle
     request = cluster._request(repartitioned(frame, _PARTITIONS_PER_WORKER * workers) if even else frame, data)
@@ -222,7 +221,7 @@ def run_script(
 
 def _held_request(data: Data) -> FeedRequest:
     """Return the feed of a held cluster, whose tasks have one input: rows to validate on are marked by a column."""
-    frame, validation = data.frame, data.validation
+    frame, validation = data.data, data.validation
     assert frame is not None
     request = replace(feed_request(frame, data), dealt=True)
     if validation is not None and not isinstance(validation, str):

@@ -87,7 +87,7 @@ class Data(FeedSettings):
 
     Parameters
     ----------
-    frame : DataFrame
+    data : DataFrame
         The rows.
     **settings
         Those of `FeedSettings`.
@@ -98,7 +98,7 @@ class Data(FeedSettings):
     'all_rows'
     """
 
-    frame: "DataFrame | None" = field(kw_only=False)
+    data: "DataFrame | None" = field(kw_only=False)
 
     @classmethod
     def _of(cls, value: Any, name: str) -> "Self":  # noqa: ARG003 - a DataFrame is checked when it is fed
