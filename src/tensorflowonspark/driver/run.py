@@ -32,9 +32,10 @@ if TYPE_CHECKING:
 __all__ = ["run", "run_script"]
 
 _PARTITIONS_PER_WORKER = 4
+_GROUPS = GROUPS | {"data": Data}
 
 
-@takes(ClusterSettings, old=partial(with_groups, groups={**GROUPS, "data": Data}, warn=True))
+@takes(ClusterSettings, old=partial(with_groups, groups=_GROUPS, warn=True))
 def run(
     spark: "SparkSession",
     function: Program,
