@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tensorflowonspark import cli
-from tensorflowonspark.declarations import keywords_of, summary_of, texts_of
+from tensorflowonspark.declarations import keywords_of
 from tensorflowonspark.driver.feed.data import FeedSettings
 from tensorflowonspark.ml.training_params import EstimatorSettings
 from tensorflowonspark.restart_policy import RestartPolicy
@@ -58,13 +58,12 @@ def _options() -> dict[str, Any]:
 
 def table() -> str:
     """Return the table in Markdown."""
-    texts = texts_of(ClusterSettings, RestartPolicy, *GROUPS.values(), FeedSettings)
-    rows = [("setting", "default", "`Cluster`", "`run`", "`KerasEstimator`", "`tfos run`", "what it is"), ("---",) * 7]
+    rows = [("setting", "default", "`Cluster`", "`run`", "`KerasEstimator`", "`tfos run`"), ("---",) * 6]
     for name, group, each in settings():
         default = {"causes": "all but 'raised'", "max_restarts": "0"}.get(name, repr(each.default))
         cells = [name, default, *entrances(name, group)]
-        rows.append((*(f"`{cell}`" for cell in cells), summary_of(texts[name])))
-    return "".join(f"| {' | '.join(cell.replace('|', '&#124;') for cell in row)} |\n" for row in rows)
+        rows.append(tuple(f"`{cell}`" for cell in cells))
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 
 def page(text: str) -> str:
