@@ -11,7 +11,7 @@ from typing import Any
 from tensorflowonspark import cli
 from tensorflowonspark.declarations import keywords_of
 from tensorflowonspark.driver.feed.data import FeedSettings
-from tensorflowonspark.ml.training_params import EstimatorSettings
+from tensorflowonspark.ml.training_params import NOT_FITTED, EstimatorSettings
 from tensorflowonspark.restart_policy import RestartPolicy
 from tensorflowonspark.settings import GROUPS, ClusterSettings
 
@@ -20,7 +20,7 @@ __all__ = ["PAGE", "entrances", "page", "settings", "table"]
 PAGE = Path(__file__).parent.parent / "docs" / "reference" / "settings.md"
 _BEGIN, _END = "<!-- begin of the table -->\n", "<!-- end of the table -->\n"
 _PARAMS = {  # of the estimator, where the name is not the setting's in Spark's letters
-    "max_restarts": "restarts",
+    **dict.fromkeys(signature(RestartPolicy).parameters, "restarts"),
     "validation": "validationData",
 }
 
@@ -41,7 +41,7 @@ def entrances(name: str, group: str) -> tuple[str, str, str, str]:
     param = _PARAMS.get(name, words[0] + "".join(map(str.title, words[1:])))
     is_param = param in keywords_of(EstimatorSettings)
     option = next(each for each in reversed(_options()[name].option_strings) if not each.startswith("--no-"))
-    by_estimator = param if is_param else "clusterOptions"
+    by_estimator = param if is_param else "none" if name in NOT_FITTED else "clusterOptions"
     if not group:
         return name, name, by_estimator, option
     kind = {"restarts": RestartPolicy, **GROUPS}.get(group)

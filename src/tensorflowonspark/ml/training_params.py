@@ -29,6 +29,7 @@ else:
 
 # Settings of a cluster that are params, which `clusterOptions` must not set as well.
 _CLUSTER_PARAMS = {"num_workers": "numWorkers", "restarts": "restarts", "gpus_per_node": "gpusPerNode", "env": "env"}
+NOT_FITTED = ("num_ps", "evaluator")  # settings of clusters that an estimator has not
 Backend = Literal["tensorflow", "jax", "torch"]
 Precision = Literal["mixed_float16", "mixed_bfloat16", "float32"]
 Strategy = Literal["synchronous", "local_sgd", "diloco"]
@@ -77,7 +78,7 @@ def as_mapping_of_settings(value: Any) -> dict[str, Any]:
         if name not in known:
             others = [each for each in known if each not in params]
             raise SpecError(f"clusterOptions: a cluster has no setting {name!r}{did_you_mean(str(name), others)}")
-        if name in ("num_ps", "evaluator") and options[name]:
+        if name in NOT_FITTED and options[name]:
             raise SpecError(
                 f"clusterOptions: {name}={options[name]!r}, and an estimator trains on workers: use Cluster"
             )
