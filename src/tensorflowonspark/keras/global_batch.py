@@ -324,7 +324,7 @@ def _of_any_size(values: Any) -> Any:
 
 def _output(value: Any) -> Any:
     """Return what a model's own step returns so that the mean over replicas is the value of all rows."""
-    found = terms(value) if tf.is_tensor(value) and value.shape.rank == 0 and value.dtype.is_floating else ()
+    found = terms(value) if isinstance(value, tf.Tensor) and value.shape.rank == 0 and value.dtype.is_floating else ()
     if not found or (KERAS not in found and not tf.is_symbolic_tensor(value)):
         return value  # the result of a metric
     step = _current.get()

@@ -112,7 +112,7 @@ def track_all_rows(trainer: ModuleType) -> None:
 
     def update_sum(wrapped: Any, _sum: Any, /, values: Any, sample_weight: Any = None) -> Any:
         step = current_step()
-        scalar = tf.is_tensor(values) and values.shape.rank == 0 and values.dtype.is_floating
+        scalar = isinstance(values, tf.Tensor) and values.shape.rank == 0 and values.dtype.is_floating
         own = step is not None and step.name and step.here and scalar
         return wrapped(step.contribution(values) if step and own else values, sample_weight)
 
@@ -132,7 +132,7 @@ def _of_all_rows(step: GlobalStep, mean: Any, values: Any, sample_weight: Any) -
     if is_output or (mean is step.model._loss_tracker and sample_weight is not None):
         sample_weight = step.own  # each row counts once
     elif sample_weight is None:
-        if not (tf.is_tensor(values) and values.shape.rank == 0 and values.dtype.is_floating):
+        if not (isinstance(values, tf.Tensor) and values.shape.rank == 0 and values.dtype.is_floating):
             return values, None
         replicas = tf.distribute.get_strategy().num_replicas_in_sync
         return step.contribution(values) * tf.cast(replicas, values.dtype), None  # each step counts once

@@ -282,7 +282,7 @@ def test_a_lost_connection_is_shown_and_made_again(browser, training, monkeypatc
     wait(browser, lambda: text(browser, "connection").startswith("No connection to the driver since"))
     assert len(cells(browser)) == 2
     training.play(10)
-    with closing(training.serve(dashboard=port)):
+    with closing(training.serve(page_port=port)):
         wait(browser, lambda: text(browser, "connection") == "live")
         assert "epoch\n8" in text(browser, "totals")
     browser.get_log("browser")  # Chromium logs each attempt

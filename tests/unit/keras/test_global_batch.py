@@ -4,7 +4,7 @@ import keras
 import pytest
 import tensorflow as tf
 
-from tensorflowonspark.keras.global_batch import _can_wait, _can_weigh_gradients
+from tensorflowonspark.keras.global_batch import _can_wait, _can_weigh_gradients, _output
 
 SGD = keras.optimizers.SGD
 
@@ -95,3 +95,9 @@ def test_losses_that_keras_does_not_reduce_are_multiplied_each():
         model = keras.Sequential(dense())
         model.compile("sgd", loss)
         assert not _can_wait(model)
+
+
+@pytest.mark.parametrize("value", [keras.Variable(2.0), tf.Variable(2.0), 2.0, tf.constant([2.0]), tf.constant(2)])
+def test_what_is_no_loss_of_a_step_stays_as_it_is(value):
+    """As the result of a metric, which may be a variable of Keras itself."""
+    assert _output(value) is value
