@@ -13,8 +13,9 @@ from pyspark.sql import functions as f
 from tensorflowonspark import storage
 from tensorflowonspark.columns import quoted
 from tensorflowonspark.driver.spark.backend import is_remote
+from tensorflowonspark.driver.spark.jobs import first_cause
 from tensorflowonspark.driver.spark.naming import described
-from tensorflowonspark.errors import SpecError, StorageError
+from tensorflowonspark.errors import FeedError, SpecError, StorageError
 from tensorflowonspark.terminal import CONSOLE
 
 if TYPE_CHECKING:
@@ -48,6 +49,8 @@ def written_rows(directory: str, frame: "DataFrame", validation: "DataFrame | st
     ------
     SpecError
         Over Spark Connect, where this process may not reach the directory.
+    FeedError
+        If Spark can't compute the rows, or write them there.
     """
     if is_remote(frame.sparkSession):
         raise SpecError(f"cacheDir={directory!r}: over Spark Connect the rows are kept on the nodes: leave it out")
@@ -55,14 +58,18 @@ def written_rows(directory: str, frame: "DataFrame", validation: "DataFrame | st
     root = f"{storage.absolute_path(directory, str(Path.cwd())).rstrip('/')}/rows-{uuid4().hex}"
     frames = {"train": frame}
     if isinstance(validation, str):
-        marked = f.coalesce(f.col(quoted(validation)), f.lit(False))
+        problem = f"the column {validation!r}, which marks the rows to validate on, is null"
+        marked = f.coalesce(f.col(quoted(validation)), f.raise_error(f.lit(problem)).cast("boolean"))
         frames = {"train": frame.where(~marked), "validation": frame.where(marked)}
     elif validation is not None:
         frames["validation"] = validation
     try:
-        with described(frame.sparkSession, "write the rows to train on"):
-            for name, rows in frames.items():
-                rows.write.parquet(f"{root}/{name}")
+        try:
+            with described(frame.sparkSession, "write the rows to train on"):
+                for name, rows in frames.items():
+                    rows.write.parquet(f"{root}/{name}")
+        except Exception as error:
+            raise FeedError(f"cacheDir={directory!r}: Spark could not write the rows: {first_cause(error)}") from error
         yield RowFiles(f"{root}/train", f"{root}/validation" if "validation" in frames else None)
     finally:
         try:

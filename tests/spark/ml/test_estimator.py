@@ -9,6 +9,7 @@ from pyspark.sql.types import BooleanType, DoubleType, StructField, StructType
 
 import tensorflowonspark as tfos
 from tensorflowonspark.ml import KerasEstimator
+from tensorflowonspark.ml.row_files import written_rows
 from tests.support.lines import line, lines
 
 pytestmark = [pytest.mark.masters("local"), pytest.mark.timeout(240)]
@@ -108,3 +109,13 @@ def test_params_of_the_cluster_and_the_model_are_saved(spark, tmp_path):
     KerasEstimator(line, **params).save(str(tmp_path / "estimator"))
     again = KerasEstimator.load(str(tmp_path / "estimator"))
     assert {name: again.getOrDefault(name) for name in params} == params
+
+
+def test_rows_that_can_not_be_written_to_a_cache_are_named_and_leave_nothing(spark, tmp_path):
+    frame = spark.createDataFrame([(1.0, True), (2.0, None)], "x double, held_out boolean")
+    with (
+        pytest.raises(tfos.FeedError, match=r"Spark could not write the rows: .*the column 'held_out', .* is null"),
+        written_rows(str(tmp_path), frame, "held_out"),
+    ):
+        pass
+    assert not list(tmp_path.iterdir())
