@@ -145,7 +145,8 @@ OLD = [
 
 
 @pytest.mark.parametrize(("former", "now"), OLD)
-def test_a_setting_by_itself_works_with_a_warning_that_names_its_object(former, now):
+def test_a_setting_by_itself_works_with_a_warning_that_names_its_object(tmp_path, monkeypatch, former, now):
+    monkeypatch.chdir(tmp_path)  # where directories of logs are made
     with pytest.warns(
         DeprecationWarning, match=r"is the old name.* write \w+=(Logs|Dashboard|Network|Nodes)\("
     ) as given:

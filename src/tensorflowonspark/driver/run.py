@@ -98,9 +98,9 @@ def run(
     fed_by_job = given is not None and (alone or given.needs_job or nodes.hold is False)
     held = not fed_by_job if nodes.hold is None else nodes.hold
     settings["nodes"] = replace(nodes, hold=held)
-    cluster = Cluster(spark, function, args, **settings)
     if is_remote(spark):
-        _check_remote(cluster._config, given)
+        _check_remote(configure(b"", settings), given)
+    cluster = Cluster(spark, function, args, **settings)
     if given is not None and given.data is None:
         raise SpecError("there is no data to train on, and only settings of it: pass a DataFrame as data")
     if given is not None and len(cluster.spec.roles) != len(cluster.spec.fed):
