@@ -27,7 +27,7 @@ from typing import Any
 import tensorflow as tf
 
 from tensorflowonspark.keras.hooks import setting
-from tensorflowonspark.keras.loss_terms import COUNT, KERAS, SUM, is_of_keras, mark, terms
+from tensorflowonspark.keras.loss_terms import COUNT, KERAS, SUM, is_of_keras, mark, may_be_loss, terms
 from tensorflowonspark.keras.metrics import real_rows
 from tensorflowonspark.keras.step_logs import of_all_replicas
 
@@ -324,7 +324,7 @@ def _of_any_size(values: Any) -> Any:
 
 def _output(value: Any) -> Any:
     """Return what a model's own step returns so that the mean over replicas is the value of all rows."""
-    found = terms(value) if isinstance(value, tf.Tensor) and value.shape.rank == 0 and value.dtype.is_floating else ()
+    found = terms(value) if may_be_loss(value) else ()
     if not found or (KERAS not in found and not tf.is_symbolic_tensor(value)):
         return value  # the result of a metric
     step = _current.get()

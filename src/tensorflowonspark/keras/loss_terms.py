@@ -37,6 +37,11 @@ def mark(tensor: Any, *known: str) -> Any:
     return tensor
 
 
+def may_be_loss(value: Any) -> bool:
+    """Return whether a value is a tensor of one float; a variable, as a metric may return it, is none."""
+    return isinstance(value, tf.Tensor) and value.shape.rank == 0 and value.dtype.is_floating
+
+
 def is_of_keras(value: Any) -> bool:
     """Return whether a value is the loss itself that Keras has reduced."""
     return KERAS in getattr(value, _MARK, ())

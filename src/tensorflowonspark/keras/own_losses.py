@@ -15,7 +15,7 @@ import tensorflow as tf
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.keras.global_batch import GlobalStep, current_step
 from tensorflowonspark.keras.hooks import wrap
-from tensorflowonspark.keras.loss_terms import FREE, KERAS, MEAN, SUM, is_of_keras, terms
+from tensorflowonspark.keras.loss_terms import FREE, KERAS, MEAN, SUM, is_of_keras, may_be_loss, terms
 
 
 def is_sum(step: GlobalStep, loss: Any, *, strict: bool) -> bool:
@@ -112,8 +112,7 @@ def track_all_rows(trainer: ModuleType) -> None:
 
     def update_sum(wrapped: Any, _sum: Any, /, values: Any, sample_weight: Any = None) -> Any:
         step = current_step()
-        scalar = isinstance(values, tf.Tensor) and values.shape.rank == 0 and values.dtype.is_floating
-        own = step is not None and step.name and step.here and scalar
+        own = step is not None and step.name and step.here and may_be_loss(values)
         return wrapped(step.contribution(values) if step and own else values, sample_weight)
 
     def compute_loss(wrapped: Any, _model: Any, /, *args: Any, **kwargs: Any) -> Any:
@@ -132,7 +131,7 @@ def _of_all_rows(step: GlobalStep, mean: Any, values: Any, sample_weight: Any) -
     if is_output or (mean is step.model._loss_tracker and sample_weight is not None):
         sample_weight = step.own  # each row counts once
     elif sample_weight is None:
-        if not (isinstance(values, tf.Tensor) and values.shape.rank == 0 and values.dtype.is_floating):
+        if not may_be_loss(values):
             return values, None
         replicas = tf.distribute.get_strategy().num_replicas_in_sync
         return step.contribution(values) * tf.cast(replicas, values.dtype), None  # each step counts once
