@@ -4,7 +4,7 @@ import functools
 import inspect
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from tensorflowonspark.errors import SpecError
@@ -29,11 +29,15 @@ def warn_renamed(old: str, new: str) -> None:
     warnings.warn(message, DeprecationWarning, stacklevel=level)
 
 
-def takes_old_keywords(**renamed: str) -> Callable[[Item], Item]:
+def takes_old_keywords(
+    values: Mapping[str, Mapping[Any, Any]] | None = None, /, **renamed: str
+) -> Callable[[Item], Item]:
     """Return a decorator of a function that takes some keywords by their old names too.
 
     Parameters
     ----------
+    values : mapping, optional
+        By old name, what old values are now, where they differ.
     **renamed : str
         The new name of each old one.
 
@@ -62,7 +66,8 @@ def takes_old_keywords(**renamed: str) -> Callable[[Item], Item]:
                 if new in given or places[new] < len(args):
                     raise SpecError(f"{name}({old}=...) and {name}({new}=...) are the same: give one of them")
                 warn_renamed(f"{name}({old}=...)", f"{name}({new}=...)")
-                given[new] = given.pop(old)
+                value = given.pop(old)
+                given[new] = values[old].get(value, value) if values and old in values else value
             return function(*args, **given)
 
         return called  # type: ignore[return-value]

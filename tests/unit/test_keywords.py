@@ -12,7 +12,7 @@ import pytest
 import tensorflowonspark as tfos
 from tensorflowonspark import cli
 from tensorflowonspark.declarations import entries_of, keywords_of
-from tensorflowonspark.driver.feed.data import FeedSettings, with_todays_names
+from tensorflowonspark.driver.feed.data import FeedSettings
 from tensorflowonspark.node.feed.selection import DatasetOptions, FeatureOptions
 from tensorflowonspark.settings import ClusterSettings
 from tensorflowonspark.tfrecords.options import ReadOptions
@@ -155,11 +155,31 @@ def test_a_setting_by_itself_works_with_a_warning_that_names_its_object(tmp_path
     assert {each.filename for each in given} == {cluster_on.__code__.co_filename}  # the line of the program
 
 
-def test_former_names_of_a_feed():
-    with pytest.warns(DeprecationWarning, match="timeout= is the old name, .*: write feed_timeout=3.0"):
-        assert with_todays_names({"timeout": 3.0}) == {"feed_timeout": 3.0}
-    with pytest.warns(DeprecationWarning, match="shuffle= is the old name, .*: write global_shuffle=True"):
-        assert with_todays_names({"shuffle": "global"}) == {"global_shuffle": True}
+@pytest.mark.parametrize(
+    ("former", "now", "words"),
+    [
+        (
+            {"timeout": 3.0},
+            {"feed_timeout": 3.0},
+            r"train\(timeout=...\) is the old name, .*: write train\(feed_timeout=...\)",
+        ),
+        (
+            {"shuffle": "global"},
+            {"global_shuffle": True},
+            r"train\(shuffle=...\) .*: write train\(global_shuffle=...\)",
+        ),
+        ({"shuffle": None}, {"global_shuffle": False}, r"train\(shuffle=...\) .*: write train\(global_shuffle=...\)"),
+    ],
+)
+def test_former_names_of_a_feed(monkeypatch, former, now, words):
+    cluster, fed = cluster_on(ScriptedBackend()), []
+    monkeypatch.setattr(cluster, "_request", lambda data, settings: fed.append(settings))
+    monkeypatch.setattr(cluster, "_feed", lambda request: None)
+    with pytest.warns(DeprecationWarning, match=words):
+        cluster.train("rows", **former)
+    assert fed == [FeedSettings(**now)]
+    with pytest.raises(tfos.SpecError, match="are the same: give one of them"):
+        cluster.train("rows", **former, **now)
 
 
 @pytest.mark.parametrize(

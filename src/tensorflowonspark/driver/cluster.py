@@ -16,7 +16,7 @@ from tensorflowonspark.declarations import takes
 from tensorflowonspark.driver.attempt import GRACE_SECONDS
 from tensorflowonspark.driver.cluster_view import ClusterView
 from tensorflowonspark.driver.dashboard.page import check_report_path
-from tensorflowonspark.driver.feed.data import FeedSettings, feed_request, with_todays_names
+from tensorflowonspark.driver.feed.data import FeedSettings, feed_request
 from tensorflowonspark.driver.feed.inference import infer, wait_until_served
 from tensorflowonspark.driver.feed.job import FeedRequest, check_frame, node_endpoints
 from tensorflowonspark.driver.feed.structured_streaming import StreamingFeed
@@ -303,7 +303,8 @@ class Cluster(ClusterView):
 
     # ---- data
 
-    @takes(FeedSettings, old=with_todays_names)
+    @takes_old_keywords({"shuffle": {None: False, "global": True}}, timeout="feed_timeout", shuffle="global_shuffle")
+    @takes(FeedSettings)
     def train(self, data: "DataFrame | BatchRDD", **settings: "Unpack[FeedKeywords]") -> None:
         """Feed a DataFrame to the workers; return when their programs are done with it.
 
@@ -341,7 +342,7 @@ class Cluster(ClusterView):
     def _request(self, data: "DataFrame | BatchRDD", settings: FeedSettings) -> FeedRequest:
         """Return a feed of this cluster; refuse one that it can't have."""
         request = feed_request(data, settings)
-        early = settings.start == "first_rows" and request.keeps_rows
+        early = request.starts_early and request.keeps_rows
         how = "start='first_rows'" if early else "cache=None"
         if early and self._config.spec.num_ps:
             raise FeedError(

@@ -1,6 +1,5 @@
 """How a DataFrame is fed, as a user asks for it."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -9,14 +8,13 @@ from tensorflowonspark.driver.feed.job import FeedRequest, Start, check_frame
 from tensorflowonspark.driver.spark.batch_rdd import BatchRDD
 from tensorflowonspark.errors import FeedError
 from tensorflowonspark.feed_messages import CacheConfig
-from tensorflowonspark.renamed import warn_renamed
 from tensorflowonspark.settings import SettingsGroup, check_seconds
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from typing_extensions import Self
 
-__all__ = ["Data", "FeedSettings", "feed_request", "with_todays_names"]
+__all__ = ["Data", "FeedSettings", "feed_request"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,22 +141,3 @@ def feed_request(data: "DataFrame | BatchRDD", settings: FeedSettings) -> FeedRe
     else:
         check_frame(data, settings.validation)
     return request
-
-
-def with_todays_names(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return keywords of `Cluster.train` with their names of today; each former one warns.
-
-    Examples
-    --------
-    >>> with_todays_names({"cache": None})
-    {'cache': None}
-    """
-    found = dict(given)
-    if "timeout" in found:
-        warn_renamed("timeout=", f"feed_timeout={found['timeout']!r}")
-        found["feed_timeout"] = found.pop("timeout")
-    if "shuffle" in found:
-        warn_renamed("shuffle=", "global_shuffle=True")
-        former = found.pop("shuffle")
-        found["global_shuffle"] = {None: False, "global": True}.get(former, former)
-    return found
