@@ -96,19 +96,17 @@ def run(
     # A task of a barrier stage can't be repeated alone, and neither can what it has fed.
     alone = isinstance(policy, RestartPolicy) and policy.scope == "node"
     fed_by_job = given is not None and (alone or given.needs_job or nodes.hold is False)
+    if fed_by_job and nodes.hold:
+        raise SpecError("hold=True keeps the slots that a job which feeds these rows needs: leave it out")
     held = not fed_by_job if nodes.hold is None else nodes.hold
     settings["nodes"] = replace(nodes, hold=held)
     if is_remote(spark):
         _check_remote(configure(b"", settings), given)
     cluster = Cluster(spark, function, args, **settings)
-    if given is not None and given.data is None:
-        raise SpecError("there is no data to train on, and only settings of it: pass a DataFrame as data")
     if given is not None and len(cluster.spec.roles) != len(cluster.spec.fed):
         raise SpecError(f"run(data=...) feeds every node, and not all are workers in {cluster.spec}: use Cluster")
     if fed_by_job:
         assert given is not None
-        if held:
-            raise SpecError("hold=True keeps the slots that a job which feeds these rows needs: leave it out")
         return _run_fed(cluster, given)
     request = None if given is None else _held_request(given)
     if is_remote(spark):
@@ -150,7 +148,6 @@ def _check_remote(config: ClusterConfig, data: Data | None) -> None:
 def _run_fed(cluster: Cluster, data: Data) -> Results:
     """Run a cluster that a job feeds, with several partitions for each worker: no rows move between workers."""
     frame, workers = data.data, len(cluster.spec.fed)
-    assert frame is not None
     even = data.rebalance and not data.global_shuffle
     request = cluster._request(repartitioned(frame, _PARTITIONS_PER_WORKER * workers) if even else frame, data)
     with cluster:
@@ -223,7 +220,6 @@ def run_script(
 def _held_request(data: Data) -> FeedRequest:
     """Return the feed of a held cluster, whose tasks have one input: rows to validate on are marked by a column."""
     frame, validation = data.data, data.validation
-    assert frame is not None
     request = replace(feed_request(frame, data), dealt=True)
     if validation is not None and not isinstance(validation, str):
         frame, validation = _with_marks(frame, validation)

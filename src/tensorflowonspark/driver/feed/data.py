@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from tensorflowonspark.declarations import SECONDS
 from tensorflowonspark.driver.feed.job import FeedRequest, Start, check_frame
 from tensorflowonspark.driver.spark.batch_rdd import BatchRDD
-from tensorflowonspark.errors import FeedError
+from tensorflowonspark.errors import FeedError, SpecError
 from tensorflowonspark.feed_messages import CacheConfig
 from tensorflowonspark.settings import SettingsGroup, check_seconds
 
@@ -90,13 +90,23 @@ class Data(FeedSettings):
     **settings
         Those of `FeedSettings`.
 
+    Raises
+    ------
+    SpecError
+        If there are no rows, or a setting can't be right.
+
     Examples
     --------
     >>> Data(spark.range(10), cache="memory").start
     'all_rows'
     """
 
-    data: "DataFrame | None" = field(kw_only=False)
+    data: "DataFrame" = field(kw_only=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.data is None:
+            raise SpecError("there is no data to train on, and only settings of it: pass a DataFrame as data")
 
     @classmethod
     def _of(cls, value: Any, name: str) -> "Self":  # noqa: ARG003 - a DataFrame is checked when it is fed
