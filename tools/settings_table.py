@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from tensorflowonspark import cli
+from tensorflowonspark.cli.run import ALONE, OBJECTS
 from tensorflowonspark.declarations import keywords_of
-from tensorflowonspark.driver.feed.data import FeedSettings
 from tensorflowonspark.ml.training_params import NOT_FITTED, EstimatorSettings
 from tensorflowonspark.restart_policy import RestartPolicy
-from tensorflowonspark.settings import GROUPS, ClusterSettings
 
 __all__ = ["PAGE", "entrances", "page", "settings", "table"]
 
@@ -27,10 +26,9 @@ _PARAMS = {  # of the estimator, where the name is not the setting's in Spark's 
 
 def settings() -> Iterator[tuple[str, str, Parameter]]:
     """Yield each setting that is given alone: its name, its object (empty if it has none), and its declaration."""
-    for name, each in keywords_of(ClusterSettings).items():
-        if name not in (*GROUPS, "restarts"):
-            yield name, "", each
-    for group, kind in {"restarts": RestartPolicy, **GROUPS, "data": FeedSettings}.items():
+    for name, each in ALONE.items():
+        yield name, "", each
+    for group, kind in OBJECTS.items():
         for name, each in signature(kind).parameters.items():
             yield name, group, each
 
@@ -44,10 +42,9 @@ def entrances(name: str, group: str) -> tuple[str, str, str, str]:
     by_estimator = param if is_param else "none" if name in NOT_FITTED else "clusterOptions"
     if not group:
         return name, name, by_estimator, option
-    kind = {"restarts": RestartPolicy, **GROUPS}.get(group)
-    if kind is None:
+    if group == "data":
         return "train", "Data", by_estimator, option
-    return kind.__name__, kind.__name__, by_estimator, option
+    return OBJECTS[group].__name__, OBJECTS[group].__name__, by_estimator, option
 
 
 def _options() -> dict[str, Any]:

@@ -34,12 +34,12 @@ from tensorflowonspark.settings import GROUPS, ClusterSettings
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_OWN = {name: each for name, each in keywords_of(ClusterSettings).items() if name not in (*GROUPS, "restarts")}
-# Objects of settings, of which each field is an option by itself.
-_GROUPS: dict[str, Callable[..., Any]] = {"restarts": RestartPolicy, **GROUPS, "data": FeedSettings}
-_KEYWORDS = {**_OWN, **{name: each for kind in _GROUPS.values() for name, each in signature(kind).parameters.items()}}
+# Settings that belong to no object, and those objects of which each field is an option by itself.
+ALONE = {name: each for name, each in keywords_of(ClusterSettings).items() if name not in (*GROUPS, "restarts")}
+OBJECTS: dict[str, Callable[..., Any]] = {"restarts": RestartPolicy, **GROUPS, "data": FeedSettings}
+_KEYWORDS = {**ALONE, **{name: each for kind in OBJECTS.values() for name, each in signature(kind).parameters.items()}}
 _SCRIPT = {name: each for name, each in keywords_of(run_script).items() if name in ("module", "working_dir", "files")}
-_TEXTS = texts_of(run_script, ClusterSettings, *_GROUPS.values())
+_TEXTS = texts_of(run_script, ClusterSettings, *OBJECTS.values())
 _OFTEN_LATE = ("--workers", "--master", "--dry-run", "--deploy-mode")  # options that no script is likely to have
 
 
@@ -127,7 +127,6 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "page_port": {
         "flag": "--dashboard",
         "type": int,
-        "default": None,
         "nargs": "?",
         "const": 0,
         "metavar": "PORT",
@@ -324,13 +323,13 @@ def _check(options: argparse.Namespace) -> ClusterSpec:
 
 def _settings(options: argparse.Namespace) -> dict[str, Any]:
     """Return the keywords of `run`, but for the data."""
-    own = {name: getattr(options, name) for name in _OWN} | {"env": dict(options.env)}
-    return own | {name: kind(**_group(options, name)) for name, kind in _GROUPS.items() if name != "data"}
+    own = {name: getattr(options, name) for name in ALONE} | {"env": dict(options.env)}
+    return own | {name: kind(**_group(options, name)) for name, kind in OBJECTS.items() if name != "data"}
 
 
 def _group(options: argparse.Namespace, name: str) -> dict[str, Any]:
     """Return the options of an object of settings, by the names of its fields."""
-    return {field: getattr(options, field) for field in signature(_GROUPS[name]).parameters}
+    return {field: getattr(options, field) for field in signature(OBJECTS[name]).parameters}
 
 
 def _python(options: argparse.Namespace, submit: list[str]) -> str:
