@@ -169,7 +169,7 @@ def test_the_callback_keeps_the_best_and_resumes_from_the_newest(directory):
     assert model.evaluate(x, 2 * x, verbose=0) > newest  # which the real loss is, epoch by epoch
 
 
-def test_a_training_that_is_complete_says_so_and_returns_its_history(directory, caplog):
+def test_a_training_that_is_complete_logs_it_and_returns_its_history(directory, caplog):
     import keras
 
     def fit():

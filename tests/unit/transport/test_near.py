@@ -6,7 +6,7 @@ import re
 import socket
 import subprocess
 import sys
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 
 import pyarrow as pa
@@ -21,6 +21,7 @@ from tensorflowonspark.node.feed.server import FeedServer
 from tensorflowonspark.processes import place
 from tensorflowonspark.task.feeder import FeedSpec, NodeEndpoint, choose, feed_partition
 from tests.support import hosts, ladder
+from tests.support.paths import open_files
 
 BATCH = pa.record_batch({"x": [1, 2, 3]})
 
@@ -102,15 +103,6 @@ def listening(path):
     return server
 
 
-def open_below(directory):
-    """Return what is open in a directory, or is the directory."""
-    found = []
-    for each in os.listdir("/proc/self/fd"):
-        with suppress(OSError):  # one that another thread has closed meanwhile
-            found.append(os.readlink(f"/proc/self/fd/{each}"))
-    return sorted(each for each in found if each.startswith(str(directory)))
-
-
 def refuse(*_, **__):
     raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
@@ -154,14 +146,14 @@ def test_what_is_near(tmp_path, monkeypatch, what, is_near):
     elif what == "not to be entered":
         monkeypatch.setattr(os, "open", refuse)
     node = NodeReady(str(path), 1, "n", {"another place": f"{place()}0", "no place": ""}.get(what, place()))
-    before = open_below(tmp_path)
+    before = open_files(tmp_path)
     with transport.near_socket(node) as found:
         assert bool(found) is is_near
         if found:
             with socket.socket(socket.AF_UNIX) as client:
                 client.connect(found)
     monkeypatch.undo()
-    assert open_below(tmp_path) == before
+    assert open_files(tmp_path) == before
     if server:
         server.close()
 

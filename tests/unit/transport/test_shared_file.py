@@ -12,6 +12,7 @@ import pytest
 from tensorflowonspark.errors import FeedError
 from tensorflowonspark.transport.shared_file import FileRef, SharedFileWriter, map_file, open_shared
 from tests.support.commands import run_python
+from tests.support.paths import open_files
 
 BATCH = pa.record_batch({"x": list(range(20_000))})
 
@@ -58,8 +59,8 @@ def test_a_pipe_is_not_waited_for():
 
 
 def test_more_files_are_mapped_than_may_be_open():
-    opened = len(os.listdir("/proc/self/fd"))
-    with limited(resource.RLIMIT_NOFILE, opened + 20):
+    before = open_files("/memfd:tensorflowonspark")
+    with limited(resource.RLIMIT_NOFILE, len(os.listdir("/proc/self/fd")) + 20):
         held = []
         for number in range(100):
             writer = SharedFileWriter(pa.schema({"x": pa.int64()}), None)
@@ -67,7 +68,7 @@ def test_more_files_are_mapped_than_may_be_open():
             held += open_shared(writer.finish())
             writer.close()
     assert [batch.column("x")[0].as_py() for batch in held] == list(range(100))
-    assert len(os.listdir("/proc/self/fd")) == opened
+    assert open_files("/memfd:tensorflowonspark") == before
 
 
 @pytest.mark.parametrize(
