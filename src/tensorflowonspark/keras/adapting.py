@@ -34,11 +34,15 @@ _UNBATCHED_ROWS = 128  # rows that Keras takes at a time from a dataset without 
 _WEIGHT = "sample_weight"
 
 
-def wrap_layers(module: ModuleType) -> None:
-    """Wrap ``adapt`` of the layer class that a module of Keras defines (called after its import)."""
-    for name in ("Normalization", "Discretization", "TextVectorization", "IndexLookup", "PreprocessingLayer"):
-        if "adapt" in vars(getattr(module, name, object)):
-            wrap(module, f"{name}.adapt", _adapt)
+def wrap_layers(keras: ModuleType) -> None:
+    """Wrap ``adapt`` of Keras 3's layers (called after its import)."""
+    for name in ("Normalization", "Discretization", "TextVectorization", "StringLookup", "IntegerLookup"):
+        wrap(keras, f"layers.{name}.adapt", _adapt)
+
+
+def wrap_base_layer(module: ModuleType) -> None:
+    """Wrap ``adapt`` of all layers of ``tf_keras`` (called after the import of the module of their base class)."""
+    wrap(module, "PreprocessingLayer.adapt", _adapt)
 
 
 def _adapt(wrapped: Any, layer: Any, /, *args: Any, **kwargs: Any) -> Any:

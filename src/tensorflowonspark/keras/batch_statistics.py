@@ -14,45 +14,34 @@ from tensorflowonspark.keras.global_batch import current_step
 from tensorflowonspark.keras.hooks import wrap
 
 
-def skip_padding(backend: ModuleType) -> None:
-    """Have padding count in no moments of all replicas (called after the import of ``nn`` of Keras's TensorFlow)."""
-
-    def moments(wrapped: Any, _: Any, /, x: Any, axes: Any, keepdims: bool) -> Any:
-        step = current_step()
-        if step is None or not step.here or step.is_compiled:
-            return wrapped(x, axes, keepdims)
-        real = tf.cast(step.any, x.dtype)
-        local = [tf.reduce_sum(each * real, axes, keepdims=True) for each in (x, tf.square(x), tf.ones_like(x))]
-        total, squares, count = _sum(local)
-        mean = tf.math.divide_no_nan(total, count)
-        variance = tf.maximum(tf.math.divide_no_nan(squares, count) - tf.square(mean), 0.0)
-        return (mean, variance) if keepdims else (tf.squeeze(mean, axes), tf.squeeze(variance, axes))
-
-    wrap(backend, "_compute_moments_sync", moments)
-
-
-def reduce_masked(layers: ModuleType) -> None:
-    """Have moments behind a mask be those of all replicas (called after the import of ``batch_normalization``)."""
+def reduce_moments(keras: ModuleType) -> None:
+    """Have synchronized moments be those of all replicas' real values (called after the import of Keras)."""
 
     def moments(wrapped: Any, layer: Any, /, inputs: Any, mask: Any) -> Any:
         step = current_step()
-        if step is None or mask is None or not layer.synchronized:
+        if step is None or not layer.synchronized or (mask is None and (not step.here or step.is_compiled)):
             return wrapped(inputs, mask)
+        axes = [axis for axis in range(len(inputs.shape)) if axis != layer.axis % len(inputs.shape)]
+        real = tf.cast(step.any, inputs.dtype)
+        if mask is None:
+            local = [tf.reduce_sum(each * real, axes) for each in (inputs, tf.square(inputs), tf.ones_like(inputs))]
+            total, squares, count = _sum(local)
+            mean = tf.math.divide_no_nan(total, count)
+            return mean, tf.maximum(tf.math.divide_no_nan(squares, count) - tf.square(mean), 0.0)
         if not step.here or step.is_compiled:
             raise SpecError(
                 f"{layer.name}: BatchNormalization(synchronized=True) behind a mask exchanges its statistics with "
                 "the other workers, which can't be compiled: compile the model without jit_compile=True"
             )
-        axes, real = layer._reduction_axes, tf.cast(step.any, inputs.dtype)
         valid = tf.broadcast_to(tf.cast(mask, tf.bool)[..., None], tf.shape(inputs))
         ones = tf.cast(valid, inputs.dtype)
         total, count = _sum([tf.reduce_sum(each * real, axes) for each in (tf.where(valid, inputs, 0.0), ones)])
-        count += layers.backend.epsilon()
+        count += keras.config.epsilon()
         mean = total / count
         (squares,) = _sum([tf.reduce_sum(tf.square(tf.where(valid, inputs - mean, 0.0)) * real, axes)])
         return mean, squares / count
 
-    wrap(layers, "BatchNormalization._moments", moments)
+    wrap(keras, "layers.BatchNormalization._moments", moments)
 
 
 def _sum(values: list[tf.Tensor]) -> Any:

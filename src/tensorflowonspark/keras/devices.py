@@ -47,8 +47,8 @@ def without_placement() -> AbstractContextManager[None]:
     return setting(_placing, False)
 
 
-def place_slots(module: ModuleType) -> None:
-    """Have optimizers make the variables that belong to a weight on its device (called after their import).
+def place_slots(keras: ModuleType) -> None:
+    """Have optimizers make the variables that belong to a weight on its device (called after the import of Keras).
 
     Keras asks the strategy to do so, and without one that has no effect: all would be on the chief.
     """
@@ -60,4 +60,4 @@ def place_slots(module: ModuleType) -> None:
         with tf.device(weight.device):
             return wrapped(reference_variable, *rest, **options)
 
-    wrap(module, "TFOptimizer.add_variable_from_reference", add)
+    wrap(keras, "Optimizer.add_variable_from_reference", add)

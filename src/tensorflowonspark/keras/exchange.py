@@ -41,8 +41,8 @@ def exchanges_weights(callbacks: Any) -> bool:
     return any(getattr(each, "exchanges_weights", False) for each in callbacks_in(callbacks))
 
 
-def refuse_torch(trainer: ModuleType) -> None:
-    """Refuse ``fit`` on several workers with torch (called after the import of Keras's trainer for torch)."""
+def refuse_torch(keras: ModuleType) -> None:
+    """Refuse ``fit`` on several workers with torch (called after the import of Keras, if torch is its backend)."""
 
     def fit(wrapped: Any, _model: Any, /, *args: Any, **kwargs: Any) -> Any:
         callbacks = inspect.signature(wrapped).bind(*args, **kwargs).arguments.get("callbacks")
@@ -55,4 +55,4 @@ def refuse_torch(trainer: ModuleType) -> None:
             )
         return wrapped(*args, **kwargs)
 
-    wrap(trainer, "TorchTrainer.fit", fit)
+    wrap(keras, "Model.fit", fit)

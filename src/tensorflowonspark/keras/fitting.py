@@ -26,26 +26,26 @@ from tensorflowonspark.keras.hooks import wrap
 from tensorflowonspark.keras.pass_steps import wrap_passes
 from tensorflowonspark.keras.private_names import refuse_replicas
 from tensorflowonspark.keras.shards import predicting
-from tensorflowonspark.keras.step_logs import StepLogs
 from tensorflowonspark.keras.steps import refuse_custom_step
+from tensorflowonspark.keras.workers import has_several_workers
 
 _log = logging.getLogger(__name__)
 _METHODS = ("fit", "evaluate", "predict", "train_on_batch", "test_on_batch", "predict_on_batch")
 
 
-def wrap_trainer(trainer: ModuleType) -> None:
-    """Have ``fit`` keep the models of all workers equal (called after the import of Keras's trainer)."""
+def wrap_fit(keras: ModuleType) -> None:
+    """Have ``fit`` keep the models of all workers equal (called after the import of Keras)."""
 
     def fit(wrapped: Any, model: Any, /, *args: Any, **kwargs: Any) -> Any:
         # Keras warns of its own default for every tf.data.Dataset.
         warnings.filterwarnings("ignore", message="`shuffle=True` was passed", category=UserWarning)
         bound = inspect.signature(wrapped).bind(*args, **kwargs).arguments
         _take_whole_steps(bound)
-        if not trainer._collective_all_reduce_multi_worker(model.distribute_strategy):
+        if not has_several_workers(model.distribute_strategy):
             return wrapped(**bound)
-        refuse_custom_step(trainer, model, "train_step")
+        refuse_custom_step(model, "train_step")
         if bound.get("validation_data") is not None or bound.get("validation_split"):
-            refuse_custom_step(trainer, model, "test_step")  # not only after the first epoch
+            refuse_custom_step(model, "test_step")  # not only after the first epoch
         # These need all of Keras, whose import is complete now.
         from tensorflowonspark.keras.callbacks import callbacks_of_worker
         from tensorflowonspark.keras.row_count import RowCount
@@ -55,7 +55,11 @@ def wrap_trainer(trainer: ModuleType) -> None:
         bound["callbacks"] = callbacks_of_worker(model, bound.get("callbacks"), *added)
         return wrapped(**bound)
 
-    wrap(trainer, "TensorFlowTrainer.fit", fit)
+    wrap(keras, "Model.fit", fit)
+
+
+def begin_within_epochs(trainer: ModuleType) -> None:
+    """Let a pass begin within an epoch (called after the import of Keras's TensorFlow trainer)."""
     wrap_passes(trainer, "TFEpochIterator")
 
 
@@ -68,8 +72,8 @@ def _take_whole_steps(bound: dict[str, Any]) -> None:
             bound[name] = int(steps)
 
 
-def refuse_without_repairs(trainer: ModuleType) -> None:
-    """Refuse to train on several replicas with a Keras that can't be repaired (called after its trainer's import)."""
+def refuse_without_repairs(keras: ModuleType) -> None:
+    """Refuse to train on several replicas with a Keras that can't be repaired (called after its import)."""
 
     def method(wrapped: Any, model: Any, /, *args: Any, **kwargs: Any) -> Any:
         if model.distribute_strategy.num_replicas_in_sync > 1:
@@ -77,15 +81,15 @@ def refuse_without_repairs(trainer: ModuleType) -> None:
         return wrapped(*args, **kwargs)
 
     for name in ("fit", "evaluate", "train_on_batch"):
-        wrap(trainer, f"TensorFlowTrainer.{name}", method)
+        wrap(keras, f"Model.{name}", method)
 
 
-def refuse_parameter_servers(trainer: ModuleType) -> None:
-    """Refuse methods that fail under a ``ParameterServerStrategy`` (called after the import of Keras's trainer)."""
+def refuse_parameter_servers(keras: ModuleType) -> None:
+    """Refuse methods that fail under a ``ParameterServerStrategy`` (called after the import of Keras)."""
 
     def refusing(name: str) -> Callable[..., Any]:
         def method(wrapped: Any, model: Any, /, *args: Any, **kwargs: Any) -> Any:
-            if isinstance(model.distribute_strategy, trainer.tf.distribute.ParameterServerStrategy):
+            if isinstance(model.distribute_strategy, tf.distribute.ParameterServerStrategy):
                 raise SpecError(
                     f"model.{name} of Keras 3 does not work under ParameterServerStrategy: write the loop with "
                     "tf.distribute.coordinator.ClusterCoordinator, or use tf_keras, whose fit works there "
@@ -96,33 +100,21 @@ def refuse_parameter_servers(trainer: ModuleType) -> None:
         return method
 
     for name in _METHODS:
-        wrap(trainer, f"TensorFlowTrainer.{name}", refusing(name))
+        wrap(keras, f"Model.{name}", refusing(name))
 
 
-def predict_alone(trainer: ModuleType) -> None:
-    """Have no worker wait for others in ``predict`` (called after the import of Keras's trainer)."""
+def predict_alone(keras: ModuleType) -> None:
+    """Have no worker wait for others in ``predict`` (called after the import of Keras)."""
 
     def predict(wrapped: Any, model: Any, /, *args: Any, **kwargs: Any) -> Any:
-        if not trainer._collective_all_reduce_multi_worker(model.distribute_strategy):
+        if not has_several_workers(model.distribute_strategy):
             return wrapped(*args, **kwargs)
         # A model with divided tables needs the other workers all the same.
         divided = sys.modules.get("tensorflowonspark.keras.embedding.prediction")
         with predicting(), divided.predicting_together(model) if divided else nullcontext():
             return wrapped(*args, **kwargs)
 
-    def reduce_per_replica(wrapped: Any, _: Any, /, values: Any, strategy: Any, reduction: str) -> Any:
-        if isinstance(values, StepLogs):
-            return {name: strategy.experimental_local_results(value)[0] for name, value in values.items()}
-        if reduction != "concat" or not trainer._collective_all_reduce_multi_worker(strategy):
-            return wrapped(values, strategy, reduction)
-        return trainer.tree.map_structure(lambda value: local_result(strategy, value), values)
-
-    def local_result(strategy: Any, value: Any) -> Any:
-        replicas = strategy.experimental_local_results(value)
-        return replicas[0] if len(replicas) == 1 else trainer.concat(replicas)
-
-    wrap(trainer, "TensorFlowTrainer.predict", predict)
-    wrap(trainer, "reduce_per_replica", reduce_per_replica)
+    wrap(keras, "Model.predict", predict)
 
 
 def multiply_class_weights(adapter: ModuleType) -> None:
@@ -133,7 +125,9 @@ def multiply_class_weights(adapter: ModuleType) -> None:
 
         @tf.autograph.experimental.do_not_convert
         def weighted(*data: Any) -> Any:
-            x, y, weights = adapter.data_adapter_utils.unpack_x_y_sample_weight(data)
+            from keras.utils import unpack_x_y_sample_weight  # its import is complete by now
+
+            x, y, weights = unpack_x_y_sample_weight(data)
             if weights is None or tf.nest.is_nested(y):  # Keras refuses several outputs by name
                 return by_class(*data)
             x, y, of_classes = by_class(x, y)
@@ -144,19 +138,22 @@ def multiply_class_weights(adapter: ModuleType) -> None:
     wrap(adapter, "make_class_weight_map_fn", make)
 
 
-def multiply_class_weights_on_batch(trainer: ModuleType) -> None:
-    """Accept both kinds of weights in ``train_on_batch`` (called after the import of Keras's trainer)."""
+def multiply_class_weights_on_batch(keras: ModuleType) -> None:
+    """Accept both kinds of weights in ``train_on_batch`` (called after the import of Keras)."""
 
     def train_on_batch(
         wrapped: Any, _: Any, /, x: Any, y: Any = None, sample_weight: Any = None, class_weight: Any = None, *rest: Any,
         **options: Any,
     ) -> Any:  # fmt: skip
         if sample_weight is not None and class_weight is not None:
-            of_classes = trainer.data_adapter_utils.class_weight_to_sample_weights(y, class_weight)
-            sample_weight, class_weight = _product(tf.convert_to_tensor(sample_weight), of_classes), None
+            from keras.src.trainers.data_adapters.tf_dataset_adapter import make_class_weight_map_fn
+
+            weighted = make_class_weight_map_fn(class_weight)  # as above
+            *_, sample_weight = weighted(x, tf.convert_to_tensor(y), tf.convert_to_tensor(sample_weight))
+            class_weight = None
         return wrapped(x, y, sample_weight, class_weight, *rest, **options)
 
-    wrap(trainer, "TensorFlowTrainer.train_on_batch", train_on_batch)
+    wrap(keras, "Model.train_on_batch", train_on_batch)
 
 
 def _product(weights: tf.Tensor, of_classes: Any) -> tf.Tensor:

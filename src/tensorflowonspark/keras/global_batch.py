@@ -21,7 +21,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from types import ModuleType
 from typing import Any
 
 import tensorflow as tf
@@ -175,28 +174,33 @@ def current_step() -> GlobalStep | None:
     return _current.get()
 
 
-def on_replica(trainer: ModuleType, model: Any, step: Callable[[Any], Any]) -> Callable[[Any], Any]:
+def of_replicas(strategy: Any) -> bool:
+    """Return whether a strategy mirrors variables on several replicas, or workers, whose gradients it sums."""
+    several_devices = isinstance(strategy, tf.distribute.MirroredStrategy) and strategy.num_replicas_in_sync > 1
+    return several_devices or isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
+
+
+def on_replica(model: Any, step: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Return a step of a model that knows the rows of all replicas."""
     strategy = model.distribute_strategy
-    mirrored = (tf.distribute.MirroredStrategy, tf.distribute.MultiWorkerMirroredStrategy)
-    if not isinstance(strategy, mirrored) or strategy.num_replicas_in_sync == 1:
+    if not of_replicas(strategy) or strategy.num_replicas_in_sync == 1:
         return step
-    own = [name for name in (step.__name__, "compute_loss") if is_own(trainer, model, name)]
+    own = [name for name in (step.__name__, "compute_loss") if is_own(model, name)]
     name = f"{type(model).__name__}.{own[0]}" if own else ""
     divisor = float(strategy.num_replicas_in_sync) if own and _divides(type(model)) else 1.0
     late = not own and _can_wait(model)
     notes: dict[str, bool] = {}
 
     def run(data: Any) -> Any:
-        real = real_rows(_weights(trainer, data))
+        real = real_rows(_weights(data))
         if not _has_fixed_batches(model):
             data, real = (data, None) if real is None else _without_padding(data, real)
-            data = trainer.tree.map_structure(_of_any_size, data) if own else data
+            data = tf.nest.map_structure(_of_any_size, data) if own else data
         rows = mark(_rows(data) if real is None else tf.reduce_sum(tf.cast(real, tf.float32)))
         known = GlobalStep(model, rows, real, name, divisor, notes, trains=step.__name__ == "train_step", late=late)
         with setting(_current, known):
             outputs = step(data)
-            return of_all_replicas(model, trainer.tree.map_structure(_output, outputs) if own else outputs)
+            return of_all_replicas(model, tf.nest.map_structure(_output, outputs) if own else outputs)
 
     run.__name__ = step.__name__
     return run
@@ -232,9 +236,11 @@ def _is_of_16_bits(node: Any) -> bool:
     return any(each.type in (tf.float16.as_datatype_enum, tf.bfloat16.as_datatype_enum) for each in node.attr.values())
 
 
-def is_own(trainer: ModuleType, model: Any, name: str) -> bool:
+def is_own(model: Any, name: str) -> bool:
     """Return whether a model has a function of its own, and not Keras's."""
-    return inspect.getattr_static(type(model), name) is not inspect.getattr_static(trainer.TensorFlowTrainer, name)
+    from keras import Model
+
+    return inspect.getattr_static(type(model), name) is not inspect.getattr_static(Model, name)
 
 
 def _divides(kind: type) -> bool:
@@ -269,12 +275,14 @@ def _names(code: Any) -> Iterator[str]:
             yield from _names(constant)
 
 
-def _weights(trainer: ModuleType, data: Any) -> Any:
+def _weights(data: Any) -> Any:
     """Return the weights of a batch's rows, which mark padding."""
     if isinstance(data, dict):  # of a feed without a label
         return data.get(_WEIGHT)
+    from keras.utils import unpack_x_y_sample_weight  # its import is complete by now
+
     try:
-        x, _, weights = trainer.data_adapter_utils.unpack_x_y_sample_weight(data)
+        x, _, weights = unpack_x_y_sample_weight(data)
     except ValueError:  # a structure of the program's own
         return None
     return x.get(_WEIGHT) if weights is None and isinstance(x, dict) else weights

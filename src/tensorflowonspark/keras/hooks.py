@@ -4,6 +4,7 @@ Nothing is imported that the user's program doesn't import. This module itself i
 """
 
 import importlib
+import inspect
 import os
 import pkgutil
 import sys
@@ -21,7 +22,7 @@ import wrapt
 
 from tensorflowonspark.keras.private_names import (
     CONTEXT,
-    JAX_REPAIRS,
+    OF_BACKENDS,
     REPAIRS,
     Repair,
     attribute_of,
@@ -61,20 +62,19 @@ def install(program: bytes = b"", heartbeat_timeout: float = 0.0) -> None:
 
     wrapt.register_post_import_hook(start, CONTEXT.module)
     imports = _Imports()
-    for table in (REPAIRS, JAX_REPAIRS):
+    for backend, table in OF_BACKENDS.items():
         of_module: defaultdict[str, list[Repair]] = defaultdict(list)
         for repair in table:
             of_module[repair.module].append(repair)
         for module, repairs in of_module.items():
-            hook = partial(imports.repair, repairs, on_jax=table is JAX_REPAIRS)
-            wrapt.register_post_import_hook(hook, module)
+            wrapt.register_post_import_hook(partial(imports.repair, backend, repairs), module)
     for library in ("tensorflow", "keras", "tf_keras"):
         wrapt.register_post_import_hook(partial(_test_modules, library), library)
 
 
 def _test_modules(library: str, _: ModuleType) -> None:
     """Test that a library, which has been imported, has the modules to repair."""
-    table = JAX_REPAIRS if keras_backend() == "jax" else REPAIRS
+    table = OF_BACKENDS.get(keras_backend(), REPAIRS) if library == "keras" else REPAIRS
     test_modules([repair for repair in table if repair.library == library])
 
 
@@ -94,20 +94,21 @@ class _Imports:
     def __init__(self) -> None:
         self._own_modules = [f"{_PACKAGE}.{each.name}" for each in pkgutil.iter_modules([str(Path(__file__).parent)])]
         self._complete: set[str] = set()
-        self._waiting: list[tuple[Sequence[Repair], ModuleType, bool]] = []
+        self._waiting: list[tuple[str, Sequence[Repair], ModuleType]] = []
         for name in self._own_modules:
             wrapt.register_post_import_hook(self._on_import, name)
 
-    def repair(self, repairs: Sequence[Repair], module: ModuleType, on_jax: bool = False) -> None:
+    def repair(self, backend: str, repairs: Sequence[Repair], module: ModuleType) -> None:
         """Make repairs of a module that has been imported, if it has the names that they need.
 
-        Those for JAX are made if it is the backend of Keras 3, and the others for modules of Keras 3 if it is not.
+        Those of Keras 3 are made if it has their backend.
         """
-        if on_jax != (keras_backend() == "jax") and (on_jax or module.__name__.startswith("keras.")):
+        of_keras = module.__name__.partition(".")[0] == "keras"
+        if backend != keras_backend() and (of_keras or backend != "tensorflow"):
             return
         for number, repair in enumerate(repairs):
             if any(name in sys.modules and name not in self._complete for name in self._own_modules):
-                self._waiting.append((repairs[number:], module, on_jax))
+                self._waiting.append((backend, repairs[number:], module))
                 return
             if is_whole(repair, module):
                 _function(repair)(module)
@@ -115,8 +116,8 @@ class _Imports:
     def _on_import(self, imported: ModuleType) -> None:
         self._complete.add(imported.__name__)
         waiting, self._waiting = self._waiting, []
-        for repairs, module, on_jax in waiting:
-            self.repair(repairs, module, on_jax)
+        for each in waiting:
+            self.repair(*each)
 
 
 def _function(repair: Repair) -> Callable[..., None]:
@@ -149,19 +150,36 @@ def _redirect(directory: str, loader: Any) -> None:
 
 
 def wrap(module: ModuleType, name: str, wrapper: Callable[..., Any]) -> None:
-    """Wrap a function of a module, or a method of one of its classes; do nothing if this version has none.
+    """Wrap a function of a module, or a method in the class that defines it; do nothing if this version has none.
 
     Parameters
     ----------
     module, name
-        The function, as ``"function"`` or ``"Class.method"``.
+        The function, as ``"function"`` or ``"Class.method"``; the class may inherit the method.
     wrapper : callable
         Is called in its place, with the function, its object (None without one), and the arguments of the call.
     """
     if attribute_of(module, name) is not None:
         wrapt.wrap_function_wrapper(
-            module, name, lambda wrapped, instance, args, kwargs: wrapper(wrapped, instance, *args, **kwargs)
+            *place_of(module, name),
+            lambda wrapped, instance, args, kwargs: wrapper(wrapped, instance, *args, **kwargs),
         )
+
+
+def place_of(module: ModuleType, name: str) -> tuple[Any, str]:
+    """Return the module or class that defines a function, and its name there.
+
+    Examples
+    --------
+    >>> import logging
+    >>> place_of(logging, "StreamHandler.addFilter")
+    (<class 'logging.Filterer'>, 'addFilter')
+    """
+    path, _, attribute = name.rpartition(".")
+    owner = attribute_of(module, path) if path else module
+    if inspect.isclass(owner):
+        owner = next(each for each in owner.__mro__ if attribute in vars(each))
+    return owner, attribute
 
 
 def callbacks_module() -> Any:

@@ -1,11 +1,7 @@
-"""Losses: divided by what all replicas have, and reported as the mean over real rows.
+"""Losses: divided by what all replicas have.
 
 In a step of one of several replicas (`global_batch`) a mean over rows counts by the replica's share of them, and what
 is divided by anything else (unmasked time steps, the sum of weights) is divided by the sum over all replicas.
-
-Without several replicas Keras divides a batch's loss by the number of its rows, and weights the batch with that number
-in the epoch's mean. With padding both numbers are too large. The minimized loss is unchanged, so that each row has the
-same weight in the gradients; only the values that Keras's trackers of the loss receive are corrected.
 
 A loss that is one number for a whole batch (a function that returns a mean, or one over a model's output without a
 second axis) is averaged over the workers like every other mean, also outside of `fit`. Keras does not divide it: the
@@ -15,7 +11,6 @@ sum of all workers' gradients would be too large by the number of workers.
 import copy
 import inspect
 from collections.abc import Iterable
-from contextvars import ContextVar
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -24,55 +19,13 @@ import tensorflow as tf
 
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.keras.global_batch import GlobalStep, current_step
-from tensorflowonspark.keras.hooks import setting, wrap
+from tensorflowonspark.keras.hooks import wrap
 from tensorflowonspark.keras.loss_terms import KERAS, MEAN, SUM, mark, terms
 from tensorflowonspark.keras.metrics import real_rows
 from tensorflowonspark.keras.own_losses import is_sum
+from tensorflowonspark.keras.trackers import AVERAGING, TrackedBatch, is_averaged
 
-_AVERAGING = ("auto", "mean", "sum_over_batch_size")  # reductions that divide by the number of rows
 _BY_WEIGHT = "mean_with_sample_weight"
-
-
-@dataclass(frozen=True)
-class _Batch:
-    """The real rows of a batch, and whether its loss is divided by the number of all rows."""
-
-    real: tf.Tensor
-    averaged: bool
-
-    def update(self, update: Any, dtype: Any, loss: Any, additional: Iterable[Any]) -> Any:
-        """Update a tracker with this batch's loss, of which `additional` losses do not depend on rows."""
-        count = tf.reduce_sum(tf.cast(self.real, dtype))
-        rest = tf.add_n([tf.zeros([], dtype), *(tf.reduce_sum(tf.cast(each, dtype)) for each in additional)])
-        of_rows = tf.cast(loss, dtype) - rest
-        if self.averaged:
-            of_rows *= tf.math.divide_no_nan(tf.cast(tf.size(self.real), dtype), count)
-        return update(of_rows + rest, sample_weight=count)
-
-
-def count_real_rows(trainer: ModuleType) -> None:
-    """Have Keras 3 report the mean over real rows (called after the import of its TensorFlow trainer)."""
-    # The trackers don't receive the batch, so each step records it. Replicas run their steps in interleaved threads.
-    current: ContextVar[tuple[Any, _Batch] | None] = ContextVar("model and batch", default=None)
-
-    def step(wrapped: Any, model: Any, /, data: Any) -> Any:
-        real = real_rows(trainer.data_adapter_utils.unpack_x_y_sample_weight(data)[2])
-        if real is None or current_step():
-            return wrapped(data)
-        with setting(current, (model, _Batch(real, _averaged(model.loss)))):
-            return wrapped(data)
-
-    def update_state(wrapped: Any, mean: Any, /, values: Any, *args: Any, **kwargs: Any) -> Any:
-        at_batch = current.get()
-        if at_batch is None or not any(mean is each for each in _trackers(at_batch[0])):
-            return wrapped(values, *args, **kwargs)
-        model, batch = at_batch
-        additional = model.losses if mean is model._loss_tracker else []
-        return batch.update(wrapped, mean.dtype, values, additional)
-
-    for name in ("train_step", "test_step"):
-        wrap(trainer, f"TensorFlowTrainer.{name}", step)
-    wrap(trainer.metrics_module, "Mean.update_state", update_state)
 
 
 def divide_by_all(losses: ModuleType) -> None:
@@ -91,7 +44,7 @@ def divide_by_all(losses: ModuleType) -> None:
         bound.apply_defaults()
         reduced = wrapped(*args, **kwargs)
         single = tuple(bound.arguments["values"].shape) == ()
-        averaged = bound.arguments["reduction"] in (*_AVERAGING, _BY_WEIGHT)
+        averaged = bound.arguments["reduction"] in (*AVERAGING, _BY_WEIGHT)
         return losses.scale_loss_for_distribution(reduced) if single and averaged else reduced
 
     def scale(wrapped: Any, _: Any, /, value: Any) -> Any:
@@ -162,13 +115,8 @@ def _reduced(
     return step.part(tf.math.divide_no_nan(total, divisor), SUM)
 
 
-def _trackers(model: Any) -> list[Any]:
-    """Return the metrics of a Keras 3 model that track its loss, and that of each output if there are several."""
-    return [model._loss_tracker, *getattr(model._compile_loss, "metrics", [])]
-
-
 def count_real_rows_in_tf_keras(compile_utils: ModuleType) -> None:
-    """Have ``tf_keras`` do the same (called after the import of its ``compile_utils``)."""
+    """Have ``tf_keras`` report the mean over real rows (called after the import of its ``compile_utils``)."""
     original = compile_utils.LossesContainer.__call__
 
     # Not a wrapper of wrapt: AutoGraph, which converts the steps of tf_keras, unwraps it up to TensorFlow 2.16.
@@ -182,7 +130,7 @@ def count_real_rows_in_tf_keras(compile_utils: ModuleType) -> None:
             return _shared(compile_utils, container, total, y_pred, real, regularization_losses)
         if not container.built:
             container.build(y_pred)
-        batch = _Batch(real, _averaged(container._user_losses))
+        batch = TrackedBatch(real, is_averaged(container._user_losses))
         own = copy.copy(container)  # Keras's function runs unchanged, with trackers that correct their values
         own._total_loss_mean = _Tracker(container._total_loss_mean, batch, regularization_losses or [])
         own._per_output_metrics = [each and _Tracker(each, batch, []) for each in container._per_output_metrics]
@@ -197,7 +145,7 @@ def _shared(utils: ModuleType, container: Any, total: Any, y_pred: Any, real: An
     strategy, replica = tf.distribute.get_strategy(), tf.distribute.get_replica_context()
     mirrored = (tf.distribute.MirroredStrategy, tf.distribute.MultiWorkerMirroredStrategy)
     replicas = strategy.num_replicas_in_sync
-    averaged = _averaged(container._user_losses)
+    averaged = is_averaged(container._user_losses)
     if total is None or not averaged or replica is None or not isinstance(strategy, mirrored) or replicas == 1:
         return total
     outputs = tf.nest.flatten(y_pred)
@@ -224,13 +172,8 @@ class _Tracker:
     """A tracker of ``tf_keras`` at one batch."""
 
     mean: Any
-    batch: _Batch
+    batch: TrackedBatch
     additional: Iterable[Any]
 
     def update_state(self, loss: Any, sample_weight: Any = None) -> Any:  # noqa: ARG002 - Keras counts all rows
         return self.batch.update(self.mean.update_state, self.mean.dtype, loss, self.additional)
-
-
-def _averaged(losses: Any) -> bool:
-    """Return whether all losses given to ``compile`` are divided by the number of rows, as they are by default."""
-    return all(getattr(each, "reduction", "auto") in _AVERAGING for each in tf.nest.flatten(losses))

@@ -5,14 +5,13 @@ row to which the user gives no weight. It survives the operations on weights bef
 types, and products with numbers that are not negative.
 
 Keras passes sample weights to the ``weighted_metrics`` of ``compile`` but not to its ``metrics``, which would count
-padding like any other row. So these are updated with the real rows of a batch only. (A mask as weights would fail:
+padding like any other row. So metrics are updated with the real rows of a batch only. (A mask as weights would fail:
 some metrics ignore weights, and others fail with them, such as a function that returns one number for the batch, or
 ``MeanIoU`` on images.)
 """
 
-import copy
-from collections.abc import Callable, Sequence
-from types import ModuleType, SimpleNamespace
+from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -58,8 +57,8 @@ def _padding(weight: Any) -> tf.Tensor:
     return tf.reduce_all(marked, axis=list(range(1, len(weight.shape))))
 
 
-def update_on(real: tf.Tensor, update: Callable[[Any, Any], Any], y_true: Any, y_pred: Any, *, at_once: bool) -> None:
-    """Call `update` with the real rows of labels and predictions, if there are any.
+def update_on(real: tf.Tensor, update: Callable[..., Any], *values: Any, at_once: bool) -> None:
+    """Call `update` with the real rows of values, if there are any.
 
     Without the test for any, a custom metric that averages over the batch would be NaN after a batch of padding only.
 
@@ -68,15 +67,15 @@ def update_on(real: tf.Tensor, update: Callable[[Any, Any], Any], y_true: Any, y
     real : tf.Tensor
         The mask of `real_rows`.
     update : callable
-        Takes labels and predictions.
-    y_true, y_pred : nested structure of tensors
-        Of the whole batch.
+        Takes the values.
+    *values : nested structure of tensors
+        Labels, predictions and more of the whole batch.
     at_once : bool
         Whether to call it without the test, where a branch of a graph must not assign values.
     """
 
     def on_real_rows() -> None:
-        update(*tf.nest.map_structure(lambda values: _kept(values, real), (y_true, y_pred)))
+        update(*tf.nest.map_structure(lambda each: _kept(each, real), values))
 
     if at_once:
         on_real_rows()
@@ -85,8 +84,8 @@ def update_on(real: tf.Tensor, update: Callable[[Any, Any], Any], y_true: Any, y
 
 
 def _kept(values: Any, real: tf.Tensor) -> Any:
-    if values is None:  # an output without labels
-        return None
+    if values is None or tf.TensorShape(values.shape).rank == 0:  # an output without labels, a weight of all rows
+        return values
     kept = (tf.ragged if isinstance(values, tf.RaggedTensor) else tf).boolean_mask(values, real)
     mask = getattr(values, "_keras_mask", None)  # of time steps; Keras keeps it on the tensor
     if mask is not None:
@@ -94,33 +93,21 @@ def _kept(values: Any, real: tf.Tensor) -> Any:
     return kept
 
 
-def skip_padding(trainer: ModuleType) -> None:
-    """Have Keras 3 update unweighted metrics with real rows (called after the import of its TensorFlow trainer)."""
+def skip_padding(compile_utils: ModuleType) -> None:
+    """Have Keras 3 update metrics with real rows (called after the import of its ``compile_utils``)."""
     from keras.src.backend.common.stateless_scope import in_stateless_scope
 
     def update_state(wrapped: Any, container: Any, /, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
         real = real_rows(sample_weight)
-        if real is None or not _have_rows(y_true, y_pred):
+        if real is None or not _have_rows(y_true, y_pred, sample_weight):
             wrapped(y_true, y_pred, sample_weight)
             return
         if not container.built:
             container.build(y_true, y_pred)
-
-        def only(unweighted: Sequence[Any] = (), weighted: Sequence[Any] = ()) -> Callable[..., None]:
-            """Return Keras's own function, bound to a container with only these metrics."""
-            part = SimpleNamespace(
-                built=True,
-                _flatten_y=container._flatten_y,
-                _flat_metrics=unweighted,
-                _flat_weighted_metrics=weighted,
-            )
-            return lambda *values: wrapped.__func__(part, *values)
-
         # Keras builds a model in a stateless scope, which records the assigned values.
-        update_on(real, only(container._flat_metrics), y_true, y_pred, at_once=in_stateless_scope())
-        only(weighted=container._flat_weighted_metrics)(y_true, y_pred, sample_weight)
+        update_on(real, wrapped, y_true, y_pred, sample_weight, at_once=in_stateless_scope())
 
-    wrap(trainer.base_trainer, "CompileMetrics.update_state", update_state)
+    wrap(compile_utils, "CompileMetrics.update_state", update_state)
 
 
 def skip_padding_in_tf_keras(compile_utils: ModuleType) -> None:
@@ -128,20 +115,12 @@ def skip_padding_in_tf_keras(compile_utils: ModuleType) -> None:
 
     def update_state(wrapped: Any, container: Any, /, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
         real = real_rows(sample_weight)
-        if real is None or not _have_rows(y_true, y_pred):
+        if real is None or not _have_rows(y_true, y_pred, sample_weight):
             wrapped(y_true, y_pred, sample_weight)
             return
         if not container.built:
             container.build(y_pred, container._conform_to_outputs(y_pred, y_true))
-
-        def without(name: str) -> Callable[..., None]:
-            """Return Keras's own function, bound to a container without these metrics."""
-            part = copy.copy(container)
-            setattr(part, name, [[] for _ in getattr(container, name)])  # for each output
-            return lambda *values: wrapped.__func__(part, *values)
-
-        update_on(real, without("_weighted_metrics"), y_true, y_pred, at_once=False)
-        without("_metrics")(y_true, y_pred, sample_weight)
+        update_on(real, wrapped, y_true, y_pred, sample_weight, at_once=False)
 
     wrap(compile_utils, "MetricsContainer.update_state", update_state)
 

@@ -15,7 +15,7 @@ import tensorflow as tf
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.keras.global_batch import GlobalStep, current_step
 from tensorflowonspark.keras.hooks import wrap
-from tensorflowonspark.keras.loss_terms import FREE, KERAS, MEAN, SUM, is_of_keras, may_be_loss, terms
+from tensorflowonspark.keras.loss_terms import FREE, KERAS, MEAN, SUM, terms
 
 
 def is_sum(step: GlobalStep, loss: Any, *, strict: bool) -> bool:
@@ -50,8 +50,8 @@ def is_sum(step: GlobalStep, loss: Any, *, strict: bool) -> bool:
     return False
 
 
-def weigh_gradients(trainer: ModuleType) -> None:
-    """Have own steps weigh their gradients (called after the import of Keras's TensorFlow trainer)."""
+def weigh_gradients(tensorflow: ModuleType) -> None:
+    """Have own steps weigh their gradients (called after the import of TensorFlow)."""
 
     def gradient(
         wrapped: Any, _: Any, /, target: Any, sources: Any, output_gradients: Any = None, *rest: Any, **options: Any
@@ -73,7 +73,7 @@ def weigh_gradients(trainer: ModuleType) -> None:
         factors = [each * tf.cast(factor, each.dtype) for each, factor in zip(given, by_loss, strict=True)]
         return wrapped(target, sources, tf.nest.pack_sequence_as(target, factors), *rest, **options)
 
-    wrap(trainer.tf, "GradientTape.gradient", gradient)
+    wrap(tensorflow, "GradientTape.gradient", gradient)
 
 
 def _factor(step: GlobalStep, loss: Any, of_sum: bool) -> Any:
@@ -99,40 +99,3 @@ def weighted(gradients: Sequence[Any]) -> list[Any]:
         )
     factor = step.share * step.divisor
     return [each if each is None else tf.math.scalar_mul(tf.cast(factor, each.dtype), each) for each in gradients]
-
-
-def track_all_rows(trainer: ModuleType) -> None:
-    """Have metrics track losses of all rows (called after the import of Keras's TensorFlow trainer)."""
-
-    def update_mean(wrapped: Any, mean: Any, /, values: Any, sample_weight: Any = None) -> Any:
-        step = current_step()
-        if step is None or not step.here:
-            return wrapped(values, sample_weight)
-        return wrapped(*_of_all_rows(step, mean, values, sample_weight))
-
-    def update_sum(wrapped: Any, _sum: Any, /, values: Any, sample_weight: Any = None) -> Any:
-        step = current_step()
-        own = step is not None and step.name and step.here and may_be_loss(values)
-        return wrapped(step.contribution(values) if step and own else values, sample_weight)
-
-    def compute_loss(wrapped: Any, _model: Any, /, *args: Any, **kwargs: Any) -> Any:
-        loss, step = wrapped(*args, **kwargs), current_step()
-        return step.total(loss) if step and step.here and loss.shape.rank == 0 else loss
-
-    wrap(trainer.metrics_module, "Mean.update_state", update_mean)
-    wrap(trainer.metrics_module, "Sum.update_state", update_sum)
-    wrap(trainer.base_trainer, "Trainer.compute_loss", compute_loss)
-
-
-def _of_all_rows(step: GlobalStep, mean: Any, values: Any, sample_weight: Any) -> tuple[Any, Any]:
-    """Return the arguments of a ``Mean`` in place of a replica's own values and their weights."""
-    outputs = getattr(step.model._compile_loss, "metrics", [])  # with weights, if Keras knows a number of rows
-    is_output = any(mean is each for each in outputs)
-    if is_output or (mean is step.model._loss_tracker and sample_weight is not None):
-        sample_weight = step.own  # each row counts once
-    elif sample_weight is None:
-        if not may_be_loss(values):
-            return values, None
-        replicas = tf.distribute.get_strategy().num_replicas_in_sync
-        return step.contribution(values) * tf.cast(replicas, values.dtype), None  # each step counts once
-    return (step.shown(values) if is_of_keras(values) else values), sample_weight

@@ -9,6 +9,7 @@ from typing import Any
 import keras
 
 from tensorflowonspark.errors import SpecError
+from tensorflowonspark.keras.saving import takes_training
 
 _NODE = re.compile(r"(chief|worker|ps):\d+")
 
@@ -100,7 +101,7 @@ class Placed(keras.layers.Wrapper):
             The outputs, which TensorFlow copies to where they are used.
         """
         options: dict[str, Any] = {}
-        if getattr(self.layer, "_call_has_training_arg", False):
+        if takes_training(self.layer):
             options["training"] = training
         if mask is not None and self.supports_masking:
             options["mask"] = mask

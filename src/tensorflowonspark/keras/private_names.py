@@ -8,10 +8,10 @@ replicas is refused if its results would be wrong. ``python -m tensorflowonspark
 
 import importlib.metadata
 import importlib.util
+import inspect
 import json
 import logging
 import os
-import re
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -76,7 +76,7 @@ class Use:
 
     def missing(self, module: Any) -> list[str]:
         """Return the names that an imported module lacks."""
-        return [name for name in self.names if attribute_of(module, name) is None]
+        return [name for name in self.names if not _has(module, name)]
 
 
 @dataclass(frozen=True)
@@ -89,76 +89,48 @@ class Repair(Use):
         Module and function of ``tensorflowonspark.keras``.
     required : bool
         Whether training on several replicas would be wrong, or would fail, without it.
-    versions : (str, str)
-        The first version that has the module, and the first one that has not; empty for any.
     """
 
     function: str = ""
     required: bool = True
-    versions: tuple[str, str] = ("", "")
-
-    @property
-    def applies(self) -> bool:
-        """Whether the installed version is one of those that have the module."""
-        first, end = self.versions
-        if not first and not end:
-            return True
-        version = _numbers(_version(self.library))
-        return (not first or version >= _numbers(first)) and (not end or version < _numbers(end))
 
 
-def _repair(
-    function: str, module: str, feature: str, *names: str, required: bool = True, versions: tuple[str, str] = ("", "")
-) -> Repair:
-    return Repair(module, feature, names, function, required, versions)
+def _repair(function: str, module: str, feature: str, *names: str, required: bool = True) -> Repair:
+    return Repair(module, feature, names, function, required)
 
 
 _TRAINER = "keras.src.backend.tensorflow.trainer"
-_OPTIMIZER = "keras.src.backend.tensorflow.optimizer"
 _ADAPTERS = "keras.src.trainers.data_adapters"
-_LAYERS = "keras.src.layers.preprocessing"
-_NORMALIZATION = "keras.src.layers.normalization"
 _COLLECTIVES = "tensorflow.python.distribute.collective_all_reduce_strategy"
 _OPS = "tensorflow.python.data.ops"
-_UNPACK = "data_adapter_utils.unpack_x_y_sample_weight"
-_STEPS = ("TensorFlowTrainer.train_step", "TensorFlowTrainer.test_step")
-_METHODS = tuple(
-    f"TensorFlowTrainer.{name}"
-    for name in ("fit", "evaluate", "predict", "train_on_batch", "test_on_batch", "predict_on_batch")
-)
 _FIT_EVENTS = ("on_epoch_begin", "on_train_batch_end", "on_test_begin", "on_epoch_end")
-_CALLBACKS = tuple(f"CallbackList.{name}" for name in _FIT_EVENTS)
+_CALLBACKS = tuple(f"callbacks.CallbackList.{name}" for name in _FIT_EVENTS)
+_STEPS = ("Model.train_step", "Model.test_step", "utils.unpack_x_y_sample_weight")
+_ADAPTED = ("Normalization", "Discretization", "TextVectorization", "StringLookup", "IntegerLookup")
+_ADAPTS = tuple(f"layers.{name}.adapt" for name in _ADAPTED)
 
 REPAIRS = (  # in order: functions are replaced before they are wrapped
-    _repair("steps:compile_steps", _TRAINER, "jit_compile=True on several workers", *_STEPS, _UNPACK, "tree.flatten",
-            "loss_module.unscale_loss_for_distribution", "base_trainer.Trainer._compute_loss"),
     # Without the last name metrics of several replicas count earlier batches again in each step.
-    _repair("own_losses:track_all_rows", _TRAINER, LOSSES, "base_trainer.Trainer.compute_loss",
-            "metrics_module.Mean.update_state", "metrics_module.Sum.update_state",
-            "base_trainer.backend.Variable._map_synchronization"),
-    _repair("own_losses:weigh_gradients", _TRAINER, LOSSES, "tf.GradientTape.gradient"),
-    _repair("fitting:multiply_class_weights", f"{_ADAPTERS}.tf_dataset_adapter", CLASSES,
-            "make_class_weight_map_fn", _UNPACK, required=False),
-    _repair("fitting:multiply_class_weights_on_batch", _TRAINER, CLASSES,
-            "TensorFlowTrainer.train_on_batch", "data_adapter_utils.class_weight_to_sample_weights", required=False),
+    _repair("trackers:track_losses", "keras", LOSSES, "metrics.Mean.update_state", "metrics.Sum.update_state",
+            "Model.compute_loss", "Model._loss_tracker", "Model._compile_loss", "Variable._map_synchronization"),
+    _repair("steps:take_steps", "keras", PADDING, *_STEPS, "Model._losses_override"),
+    _repair("own_losses:weigh_gradients", "tensorflow", LOSSES, "GradientTape.gradient"),
+    _repair("fitting:multiply_class_weights", f"{_ADAPTERS}.tf_dataset_adapter", CLASSES, "make_class_weight_map_fn",
+            required=False),
+    _repair("fitting:multiply_class_weights_on_batch", "keras", CLASSES, "Model.train_on_batch", required=False),
     _repair("losses:divide_by_all", "keras.src.losses.loss", LOSSES,
             "reduce_values", "reduce_weighted_values", "apply_mask", "scale_loss_for_distribution",
             "unscale_loss_for_distribution"),
-    _repair("batch_statistics:skip_padding", "keras.src.backend.tensorflow.nn", STATISTICS, "_compute_moments_sync"),
-    _repair("batch_statistics:reduce_masked", f"{_NORMALIZATION}.batch_normalization", STATISTICS,
-            "BatchNormalization._moments", "backend.epsilon"),
+    _repair("batch_statistics:reduce_moments", "keras", STATISTICS, "layers.BatchNormalization._moments"),
     _repair("row_weights:spread_weights", "keras.src.losses.loss", "a loss for each pixel or time step of a fed row",
             "reduce_weighted_values"),
-    _repair("optimizers:sum_gradients_first", _OPTIMIZER, OPTIMIZERS,
-            "TFOptimizer._backend_apply_gradients", "TFOptimizer._all_reduce_sum_gradients",
-            "TFOptimizer._backend_update_step", "TFOptimizer._backend_reset_gradient_accumulators",
-            "TFOptimizer._backend_increment_gradient_accumulators", "TFOptimizer._apply_weight_decay",
-            "base_optimizer.BaseOptimizer._clip_gradients", "base_optimizer.BaseOptimizer._get_variable_index",
-            "base_optimizer.BaseOptimizer._update_model_variables_moving_average",
-            "TFOptimizer._overwrite_model_variables_with_average_value"),
-    _repair("devices:place_slots", _OPTIMIZER, PLACED, "TFOptimizer.add_variable_from_reference", required=False),
-    _repair("optimizers:agree_on_loss_scale", "keras.src.optimizers.loss_scale_optimizer", OPTIMIZERS,
-            "LossScaleOptimizer.apply", "LossScaleOptimizer._stateful_handle_finite_grads"),
+    _repair("optimizers:sum_gradients_first", "keras", OPTIMIZERS,
+            "Optimizer.apply", "Optimizer._all_reduce_sum_gradients", "Optimizer._trainable_variables",
+            "Optimizer._accumulated_gradients", "Optimizer._get_variable_index",
+            "Optimizer._update_model_variables_moving_average",
+            "Optimizer._overwrite_model_variables_with_average_value", "optimizers.LossScaleOptimizer.apply",
+            "optimizers.LossScaleOptimizer._stateful_handle_finite_grads"),
+    _repair("devices:place_slots", "keras", PLACED, "Optimizer.add_variable_from_reference", required=False),
     _repair("saving:save_outside_scope", "keras.src.saving.saving_lib", SAVING,
             "save_model", "save_weights_only", "get_attr_skipset"),
     _repair("saving:save_outside_scope", "keras.src.legacy.saving.legacy_h5_format", SAVING,
@@ -171,34 +143,30 @@ REPAIRS = (  # in order: functions are replaced before they are wrapped
             required=False),
     _repair("shared_paths:save_whole", "tensorflow.python.saved_model.save", PATHS, "save_and_return_nodes",
             required=False),
-    _repair("saving:export_for_inference", "keras.src.export.saved_model_export_archive", EXPORT,
-            "SavedModelExportArchive.add_endpoint", "SavedModelExportArchive.write_out", versions=("3.14", "")),
-    _repair("saving:export_for_inference", "keras.src.export.saved_model", EXPORT,
-            "ExportArchive.add_endpoint", "ExportArchive.write_out", versions=("", "3.14")),
-    _repair("saving:export_for_inference", "tf_keras.src.export.export_lib", EXPORT,
-            "ExportArchive.add_endpoint", required=False),
+    _repair("saving:export_for_inference", "keras", EXPORT,
+            "export.ExportArchive.add_endpoint", "export.ExportArchive.write_out"),
+    _repair("saving:export_for_inference", "tf_keras", EXPORT, "export.ExportArchive.add_endpoint", required=False),
     _repair("startup:explain_late_strategy", _COLLECTIVES, STRATEGY,
             "CollectiveAllReduceExtended._initialize_multi_worker", "context.context", required=False),
     _repair("startup:keep_sigterm", _COLLECTIVES, "the end of a program by SIGTERM",
             "CollectiveAllReduceExtended._initialize_multi_worker", required=False),
-    _repair("repair:repair_trainer", _TRAINER, FIT,
-            "reduce_per_replica", "_collective_all_reduce_multi_worker", "TensorFlowTrainer._maybe_symbolic_build",
-            "TensorFlowTrainer._make_function", "tree.map_structure", "base_trainer.backend.KerasTensor"),
-    _repair("fitting:wrap_trainer", _TRAINER, FIT,
-            "TensorFlowTrainer.fit", "TFEpochIterator._enumerate_iterator", "_collective_all_reduce_multi_worker"),
-    _repair("fitting:refuse_parameter_servers", _TRAINER, "ParameterServerStrategy with Keras 3", *_METHODS,
-            required=False),
-    _repair("fitting:predict_alone", _TRAINER, "predict on several workers",
-            "TensorFlowTrainer.predict", "reduce_per_replica", "_collective_all_reduce_multi_worker", "concat"),
-    _repair("exchange:refuse_torch", "keras.src.backend.torch.trainer", "fit with torch", "TorchTrainer.fit"),
+    _repair("functions:make_functions", "keras", FIT,
+            "Model.make_train_function", "Model.make_test_function", "Model.make_predict_function",
+            "Model._maybe_symbolic_build", "Model._distribute_strategy"),
+    _repair("fitting:wrap_fit", "keras", FIT, "Model.fit", "Model._initial_epoch"),
+    _repair("fitting:begin_within_epochs", _TRAINER, FIT, "TFEpochIterator._enumerate_iterator"),
+    _repair("fitting:refuse_parameter_servers", "keras", "ParameterServerStrategy with Keras 3",
+            *(f"Model.{name}" for name in (
+                "fit", "evaluate", "predict", "train_on_batch", "test_on_batch", "predict_on_batch")), required=False),
+    _repair("fitting:predict_alone", "keras", "predict on several workers", "Model.predict"),
     _repair("pass_steps:show_known_steps", "keras.src.callbacks.progbar_logger", "the length of a progress bar",
             "ProgbarLogger._update_progbar", required=False),
-    _repair("training_events:follow_fit", "keras.src.callbacks.callback_list", METRICS, *_CALLBACKS, required=False),
-    _repair("training_events:follow_fit", "tf_keras.src.callbacks", METRICS, *_CALLBACKS, required=False),
+    _repair("training_events:follow_fit", "keras", METRICS, *_CALLBACKS, required=False),
+    _repair("training_events:follow_fit", "tf_keras", METRICS, *_CALLBACKS, required=False),
     _repair("waiting:measure_collectives", "tensorflow.python.distribute.cross_device_utils", METRICS,
             "CollectiveReplicaLauncher.all_reduce", "CollectiveReplicaLauncher.batch_all_reduce", required=False),
-    _repair("shards:distribute_shards_whole", "tensorflow.python.distribute.distribute_lib", SHARES,
-            "StrategyBase.experimental_distribute_dataset", "StrategyExtendedV2._in_multi_worker_mode"),
+    _repair("shards:distribute_shards_whole", "tensorflow", SHARES,
+            "distribute.Strategy.experimental_distribute_dataset"),
     _repair("collectives:keep_remainders", "tensorflow.python.distribute.values_util", "counts on several workers",
             "on_read_assign_cross_replica", "assign_on_device", "assign_on_each_device",
             "distribute_lib.enter_or_assert_strategy"),
@@ -208,30 +176,31 @@ REPAIRS = (  # in order: functions are replaced before they are wrapped
             "OwnedIterator.__init__", required=False),
     _repair("iterators:destroy_in_threads", f"{_OPS}.multi_device_iterator_ops", ITERATORS,
             "OwnedMultiDeviceIterator.__init__", required=False),
-    _repair("provenance:track_datasets", f"{_OPS}.dataset_ops", SHARES,
-            *(f"DatasetV2.{name}" for name in ("__iter__", "_inputs", "_functions")),
-            *(f"DatasetV2.{name}" for name in ("from_generator", "save", "load", "snapshot"))),
+    _repair("provenance:track_datasets", "tensorflow", SHARES,
+            *(f"data.Dataset.{name}" for name in ("__iter__", "_inputs", "_functions")),
+            *(f"data.Dataset.{name}" for name in ("from_generator", "save", "load", "snapshot"))),
     _repair("provenance:track_adapters", f"{_ADAPTERS}.generator_data_adapter", SHARES,
             "GeneratorDataAdapter.get_tf_dataset"),
     _repair("provenance:track_adapters", f"{_ADAPTERS}.py_dataset_adapter", SHARES, "PyDatasetAdapter.get_tf_dataset"),
     _repair("provenance:track_adapters", "tf_keras.src.engine.data_adapter", SHARES, "GeneratorDataAdapter.__init__"),
-    _repair("adapting:wrap_layers", f"{_LAYERS}.normalization", ADAPT, "Normalization.adapt"),
-    _repair("adapting:wrap_layers", f"{_LAYERS}.discretization", ADAPT, "Discretization.adapt"),
-    _repair("adapting:wrap_layers", f"{_LAYERS}.index_lookup", ADAPT, "IndexLookup.adapt"),
-    _repair("adapting:wrap_layers", f"{_LAYERS}.text_vectorization", ADAPT, "TextVectorization.adapt"),
-    _repair("adapting:wrap_layers", "tf_keras.src.engine.base_preprocessing_layer", ADAPT, "PreprocessingLayer.adapt"),
-    _repair("metrics:skip_padding", _TRAINER, PADDING, "base_trainer.CompileMetrics.update_state"),
+    _repair("adapting:wrap_layers", "keras", ADAPT, *_ADAPTS),
+    _repair("adapting:wrap_base_layer", "tf_keras.src.engine.base_preprocessing_layer", ADAPT,
+            "PreprocessingLayer.adapt"),
+    _repair("metrics:skip_padding", "keras.src.trainers.compile_utils", PADDING, "CompileMetrics.update_state"),
     _repair("metrics:skip_padding_in_tf_keras", "tf_keras.src.engine.compile_utils", PADDING,
             "MetricsContainer.update_state"),
-    _repair("losses:count_real_rows", _TRAINER, PADDING, *_STEPS, _UNPACK, "metrics_module.Mean.update_state"),
-    _repair("fitting:refuse_without_repairs", _TRAINER, FIT, *_METHODS[:2], "TensorFlowTrainer.train_on_batch"),
+    _repair("fitting:refuse_without_repairs", "keras", FIT, "Model.fit", "Model.evaluate", "Model.train_on_batch"),
     _repair("losses:count_real_rows_in_tf_keras", "tf_keras.src.engine.compile_utils", PADDING,
             "LossesContainer.__call__"),
 )  # fmt: skip
+_ON_ALL_BACKENDS = tuple(repair for repair in REPAIRS if repair.library == "keras" and repair.function in (
+    "row_weights:spread_weights", "saving:export_for_inference", "pass_steps:show_known_steps",
+    "training_events:follow_fit", "adapting:wrap_layers", "shared_paths:save_whole",
+))  # fmt: skip
 _ON_JAX = "keras.src.backend.jax"
 _JAX_METHODS = ("JAXTrainer.fit", "JAXTrainer.evaluate", "JAXTrainer.predict", "JAXTrainer.train_step",
                 "JAXTrainer.test_step")  # fmt: skip
-JAX_REPAIRS = (  # in place of those of Keras 3 above, if JAX is its backend
+JAX_REPAIRS = (  # in place of those of Keras 3 above, if it has another backend
     _repair("jax.cluster:leave_gpus_to_jax", "tensorflow", JAX, "config.set_visible_devices"),
     _repair("jax.cluster:share_seed", "keras.src.random.seed_generator", JAX, "make_default_seed"),
     _repair("jax.cluster:note_distribution", "keras.src.distribution.distribution_lib", JAX, "set_distribution"),
@@ -243,7 +212,8 @@ JAX_REPAIRS = (  # in place of those of Keras 3 above, if JAX is its backend
     _repair("jax.training:repair_trainer", f"{_ON_JAX}.trainer", JAX, *_JAX_METHODS,
             "JAXEpochIterator._enumerate_iterator", "JAXEpochIterator._get_distributed_iterator",
             "base_trainer.Trainer._symbolic_build", "base_trainer.CompileLoss.call",
-            "base_trainer.CompileMetrics.update_state", "base_trainer.metrics_module.Mean.update_state", _UNPACK,
+            "base_trainer.CompileMetrics.update_state", "base_trainer.metrics_module.Mean.update_state",
+            "data_adapter_utils.unpack_x_y_sample_weight",
             "_distribute_data", "distribution_lib.distribution"),
     _repair("jax.batches:take_batches_of_feeds", _ADAPTERS, JAX, "get_data_adapter", "data_adapter.DataAdapter"),
     _repair("jax.training:multiply_class_weights", f"{_ADAPTERS}.tf_dataset_adapter", CLASSES,
@@ -251,11 +221,13 @@ JAX_REPAIRS = (  # in place of those of Keras 3 above, if JAX is its backend
     _repair("jax.saving:save_alone", "keras.src.saving.saving_lib", SAVING, "save_model", "save_weights_only"),
     _repair("jax.saving:save_alone", "keras.src.legacy.saving.legacy_h5_format", SAVING, "save_model_to_hdf5"),
     _repair("jax.saving:save_alone", "keras.src.export.saved_model", SAVING, "export_saved_model"),
-    *(repair for repair in REPAIRS if repair.library == "keras" and repair.function in (
-        "row_weights:spread_weights", "saving:export_for_inference", "pass_steps:show_known_steps",
-        "training_events:follow_fit", "adapting:wrap_layers", "shared_paths:save_whole",
-    )),
+    *_ON_ALL_BACKENDS,
 )  # fmt: skip
+TORCH_REPAIRS = (
+    _repair("exchange:refuse_torch", "keras", "fit with torch", "Model.fit"),
+    *_ON_ALL_BACKENDS,
+)
+OF_BACKENDS = {"tensorflow": REPAIRS, "jax": JAX_REPAIRS, "torch": TORCH_REPAIRS}
 
 CONTEXT = _repair(
     "startup:start_with_collectives", "tensorflow.python.eager.context", STRATEGY,
@@ -272,6 +244,7 @@ IMPORTS = (  # names that functions use where they need them
     Use("tensorflow.core.protobuf.tensorflow_server_pb2", STRATEGY, ("ServerDef",)),
     Use("tensorflow.python.training.server_lib", "a program that serves others", ("Server.join",)),
     Use("tensorflow.python.autograph.pyct.loader", "the files of AutoGraph", ("tempfile",)),
+    Use("keras.src.backend.common.masking", PADDING, ("_keras_mask",)),
     Use("tensorflow.python.data.experimental.ops.distribute", "a feed on several GPUs of a worker",
         ("_LegacyRebatchDataset",)),
     Use("tensorflow.dtensor.python.accelerator_util", "ctx.init_dtensor", ("is_initialized",)),
@@ -283,12 +256,11 @@ IMPORTS = (  # names that functions use where they need them
         "raw_ops.CollectiveAllToAllV2", "raw_ops.CollectiveReduceV2", "raw_ops.CollectiveGatherV2", "raw_ops.SaveV2",
         "raw_ops.MergeV2Checkpoints", "__internal__.EagerTensor")),
     Use("tensorflow", METRICS, ("raw_ops.VarHandleOp", "raw_ops.AssignVariableOp", "raw_ops.ReadVariableOp")),
-    Use("keras.src.backend", "a custom train_step on several GPUs of a worker",
-        ("KerasTensor", "standardize_dtype", "compute_output_spec")),
+    Use("keras.src.backend", "a custom train_step on several GPUs of a worker", ("KerasTensor", "compute_output_spec")),
     Use("keras.src.backend.config", "the choice of a backend", ("_BACKEND",)),
     Use("keras.src.backend.common.stateless_scope", PADDING, ("in_stateless_scope",)),
     Use("keras.src.trainers.data_adapters.tf_dataset_adapter", FIT, ("TFDatasetAdapter",)),
-    Use(f"{_LAYERS}.discretization", ADAPT, ("merge_summaries",)),
+    Use("keras.src.layers.preprocessing.discretization", ADAPT, ("merge_summaries",)),
 )  # fmt: skip
 _IMPORTS_ON_JAX = (
     Use("keras.src.utils.rng_utils", JAX, ("get_random_seed",)),
@@ -298,8 +270,6 @@ _IMPORTS_ON_JAX = (
 
 def is_whole(repair: Repair, module: ModuleType) -> bool:
     """Return whether a repair fits an imported module; a missing name is warned of, and remembered."""
-    if not repair.applies:
-        return False
     missing = repair.missing(module)
     if missing:
         _note(repair, missing)
@@ -309,8 +279,7 @@ def is_whole(repair: Repair, module: ModuleType) -> bool:
 def test_modules(repairs: Iterable[Repair]) -> None:
     """Warn of modules that a library, which has been imported, does not have, and remember them."""
     for repair in repairs:
-        absent = repair.module not in sys.modules and ".torch." not in repair.module
-        if absent and repair.applies and not _exists(repair.module):
+        if repair.module not in sys.modules and not _exists(repair.module):
             _note(repair, [""])
 
 
@@ -349,14 +318,13 @@ def all_problems(jax: bool = False) -> Iterator[str]:
         Whether JAX is the backend of Keras in this process.
     """
     repairs = JAX_REPAIRS if jax else REPAIRS
-    fitting = [repair for repair in repairs if repair.applies]
-    yield from _problems_of([*fitting, *(_IMPORTS_ON_JAX if jax else [CONTEXT, *IMPORTS])])
+    yield from _problems_of([*repairs, *(_IMPORTS_ON_JAX if jax else [CONTEXT, *IMPORTS])])
 
 
 def _problems_of(uses: Iterable[Use]) -> Iterator[str]:
-    absent = {name for name in ("tf_keras", "torch") if importlib.util.find_spec(name) is None}
+    without_tf_keras = importlib.util.find_spec("tf_keras") is None
     for use in uses:
-        if use.library in absent or ("torch" in absent and ".torch." in use.module):
+        if use.library == "tf_keras" and without_tf_keras:
             continue
         try:
             missing = use.missing(importlib.import_module(use.module))
@@ -387,16 +355,30 @@ def _version(library: str) -> str:
         return "(of unknown version)"
 
 
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(map(int, re.findall(r"\d+", version)[:2]))
-
-
-def attribute_of(module: Any, name: str) -> Any:
+def attribute_of(owner: Any, name: str) -> Any:
     """Return a function of a module, or a method of one of its classes; None if there is none."""
-    owner = module
     for part in name.split("."):
         owner = getattr(owner, part, None)
     return owner
+
+
+def _has(module: Any, name: str) -> bool:
+    """Return whether a module has a function or method, or else has code that uses an attribute of this name.
+
+    The latter is all that shows an attribute which objects get when they are made.
+    """
+    if attribute_of(module, name) is not None:
+        return True
+    path, _, attribute = name.rpartition(".")
+    owner = attribute_of(module, path) if path else module
+    kinds = [kind for kind in getattr(owner, "__mro__", [owner]) if hasattr(kind, "__dict__")]
+    return any(attribute in _words(each) for kind in kinds for each in vars(kind).values())
+
+
+def _words(function: Any) -> set[str]:
+    """Return the names and texts in the code of a function."""
+    code = getattr(inspect.unwrap(function) if callable(function) else function, "__code__", None)
+    return set() if code is None else {*code.co_names, *(each for each in code.co_consts if isinstance(each, str))}
 
 
 if __name__ == "__main__":

@@ -162,8 +162,8 @@ def add_source(dataset: Any, *added: SourceReader) -> None:
             object.__setattr__(each, _SOURCES, sources(each).union(added))
 
 
-def track_datasets(dataset_ops: ModuleType) -> None:
-    """Have each ``tf.data.Dataset`` record its sources (called after the import of TensorFlow's ``dataset_ops``)."""
+def track_datasets(tensorflow: ModuleType) -> None:
+    """Have each ``tf.data.Dataset`` record its sources (called after the import of TensorFlow)."""
 
     def load(wrapped: Any, _: Any, /, path: Any, *args: Any, **kwargs: Any) -> Any:
         dataset = wrapped(path, *args, **kwargs)
@@ -185,12 +185,12 @@ def track_datasets(dataset_ops: ModuleType) -> None:
         return wrapped(*args, **kwargs)
 
     saved: set[Path] = set()  # the directories of datasets that hold rows of a feed
-    wrap(dataset_ops, "DatasetV2.__init__", _collect_sources)
-    wrap(dataset_ops, "DatasetV2.__iter__", _report_iteration)
-    wrap(dataset_ops, "DatasetV2.from_generator", _watch_generator)
-    wrap(dataset_ops, "DatasetV2.save", save)
-    wrap(dataset_ops, "DatasetV2.load", load)
-    wrap(dataset_ops, "DatasetV2.snapshot", snapshot)
+    wrap(tensorflow, "data.Dataset.__init__", _collect_sources)
+    wrap(tensorflow, "data.Dataset.__iter__", _report_iteration)
+    wrap(tensorflow, "data.Dataset.from_generator", _watch_generator)
+    wrap(tensorflow, "data.Dataset.save", save)
+    wrap(tensorflow, "data.Dataset.load", load)
+    wrap(tensorflow, "data.Dataset.snapshot", snapshot)
 
 
 def _collect_sources(wrapped: Any, dataset: Any, /, *args: Any, **kwargs: Any) -> None:

@@ -9,6 +9,7 @@
   a layer's ``__call__`` is exported with ``training=False``, as ``predict`` calls it.
 """
 
+import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import ModuleType
@@ -31,17 +32,6 @@ def outside_scope() -> Iterator[None]:
         yield
 
 
-def _leave_scope(module: ModuleType, *names: str) -> None:
-    """Run functions of a module outside of a strategy's scope."""
-
-    def outside(wrapped: Any, _instance: Any, /, *args: Any, **kwargs: Any) -> Any:
-        with outside_scope():
-            return wrapped(*args, **kwargs)
-
-    for name in names:
-        wrap(module, name, outside)
-
-
 def save_outside_scope(module: ModuleType) -> None:
     """Have Keras save outside of a strategy's scope.
 
@@ -49,18 +39,18 @@ def save_outside_scope(module: ModuleType) -> None:
     ``get_attr_skipset`` makes the variables, once in a process, when loading too: within the scope, only the workers
     that have not saved before would make them.
     """
-    _leave_scope(module, "save_model", "save_weights_only", "get_attr_skipset", "save_model_to_hdf5")
+
+    def outside(wrapped: Any, _instance: Any, /, *args: Any, **kwargs: Any) -> Any:
+        with outside_scope():
+            return wrapped(*args, **kwargs)
+
+    for name in ("save_model", "save_weights_only", "get_attr_skipset", "save_model_to_hdf5"):
+        wrap(module, name, outside)
 
 
-def export_for_inference(archive: ModuleType) -> None:
-    """Have Keras export as it predicts, outside of a strategy's scope (called after the import of its archive).
-
-    Parameters
-    ----------
-    archive : module
-        A module with the class ``SavedModelExportArchive`` (Keras 3) or ``ExportArchive`` (before 3.14; tf_keras).
-    """
-    name = "SavedModelExportArchive" if hasattr(archive, "SavedModelExportArchive") else "ExportArchive"
+def export_for_inference(keras: ModuleType) -> None:
+    """Have Keras 3, or ``tf_keras``, export as it predicts, outside of a strategy's scope (called after its import)."""
+    archives: set[type] = set()
 
     def add_endpoint(wrapped: Any, _archive: Any, /, name: str, fn: Any, *rest: Any, **more: Any) -> Any:
         return wrapped(name, _as_predicted(fn), *rest, **more)
@@ -68,13 +58,27 @@ def export_for_inference(archive: ModuleType) -> None:
     def write_out(wrapped: Any, _archive: Any, /, *args: Any, **kwargs: Any) -> Any:
         from tensorflowonspark.keras.devices import without_placement
 
-        with without_placement():  # TensorFlow traces the endpoints now
+        with without_placement(), outside_scope():  # TensorFlow traces the endpoints now
             return wrapped(*args, **kwargs)
 
-    wrap(archive, f"{name}.add_endpoint", add_endpoint)
-    if not archive.__name__.startswith("tf_keras."):  # with tf_keras all workers save
-        _leave_scope(archive, f"{name}.write_out")
-        wrap(archive, f"{name}.write_out", write_out)
+    def prepare(archive: Any) -> None:
+        if archive in archives:
+            return
+        archives.add(archive)
+        wrap(archive, "add_endpoint", add_endpoint)
+        if keras.__name__ != "tf_keras":  # with tf_keras all workers save
+            wrap(archive, "write_out", write_out)
+
+    def make(wrapped: Any, _: Any, /, *args: Any, **kwargs: Any) -> Any:
+        made = wrapped(*args, **kwargs)
+        prepare(type(made))
+        return made
+
+    public = keras.export.ExportArchive
+    if "__new__" in vars(public):  # since Keras 3.14 it makes an object of another class, which depends on the backend
+        wrap(public, "__new__", make)
+    else:
+        prepare(public)
 
 
 def _as_predicted(function: Any) -> Any:
@@ -86,7 +90,11 @@ def _as_predicted(function: Any) -> Any:
 
 def inference_call(model: Any) -> Callable[..., Any]:
     """Return the function of its inputs with which ``predict`` calls a Keras model (or layer)."""
-    # Keras 3's own predict passes no ``training`` to a model whose ``call`` does not take it.
-    if not getattr(model, "_call_has_training_arg", True):
+    if not takes_training(model):
         return model.__call__  # type: ignore[no-any-return]
     return lambda *args, **kwargs: model(*args, training=False, **kwargs)
+
+
+def takes_training(model: Any) -> bool:
+    """Return whether Keras passes ``training`` to the ``call`` of a model (or layer): if that names it."""
+    return "training" in inspect.signature(model.call).parameters

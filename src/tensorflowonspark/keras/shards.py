@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from tensorflowonspark.keras.feed_tracking import DataPath, row_counts
 from tensorflowonspark.keras.provenance import Generator, sources
 from tensorflowonspark.keras.session import session
+from tensorflowonspark.keras.workers import has_several_workers
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -60,11 +61,11 @@ def is_shard(dataset: Any) -> bool:
     return callable(options) and _MARK in (options().framework_type or [])
 
 
-def distribute_shards_whole(distribute_lib: ModuleType) -> None:
+def distribute_shards_whole(tensorflow: ModuleType) -> None:
     """Have strategies of several workers take a share unchanged (called after TensorFlow's import)."""
 
     def distribute(wrapped: Any, strategy: Any, /, dataset: Any, options: Any = None) -> Any:
-        if not strategy.extended._in_multi_worker_mode():
+        if not has_several_workers(strategy):
             return wrapped(dataset, options)
         replicas = len(strategy.extended.worker_devices)  # of this worker: its GPUs, or its one CPU
         if _predicts.get() and replicas == 1:
@@ -76,7 +77,7 @@ def distribute_shards_whole(distribute_lib: ModuleType) -> None:
         per_replica = _divided(dataset, replicas)
         return strategy.distribute_datasets_from_function(lambda _context: per_replica)
 
-    wrap(distribute_lib, "StrategyBase.experimental_distribute_dataset", distribute)
+    wrap(tensorflow, "distribute.Strategy.experimental_distribute_dataset", distribute)
 
 
 def _is_share(dataset: Any) -> bool:

@@ -13,94 +13,79 @@ Models with a custom ``train_step`` or ``test_step``:
 
 import inspect
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import nullcontext
 from types import ModuleType
 from typing import Any
 
 import tensorflow as tf
 
 from tensorflowonspark.errors import SpecError
-from tensorflowonspark.keras.global_batch import current_step, is_own
+from tensorflowonspark.keras.global_batch import current_step, is_own, of_replicas
+from tensorflowonspark.keras.hooks import wrap
 from tensorflowonspark.keras.optimizers import only_building
+from tensorflowonspark.keras.saving import takes_training
+from tensorflowonspark.keras.trackers import track_loss, tracking
+
+_log = logging.getLogger(__name__)
 
 
-def compile_steps(trainer: ModuleType) -> None:
-    """Have the steps of Keras's trainer compile the local part of a replica (called after the trainer's import)."""
-    trainer.TensorFlowTrainer.train_step = _train_step(trainer)
-    trainer.TensorFlowTrainer.test_step = _test_step(trainer)
+def take_steps(keras: ModuleType) -> None:
+    """Have Keras's own steps compile the local part of a replica, and track real rows (called after Keras's import)."""
+    wrap(keras, "Model.train_step", _stepping(_train_step))
+    wrap(keras, "Model.test_step", _stepping(_test_step))
+
+
+def _stepping(compiled_step: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a wrapper of a step of Keras's models: one for models that are compiled by XLA, or Keras's own."""
+
+    def step(wrapped: Any, model: Any, /, data: Any) -> Any:
+        from keras.utils import unpack_x_y_sample_weight  # its import is complete by now
+
+        x, y, sample_weight = unpack_x_y_sample_weight(data)
+        with tracking(model, sample_weight):
+            if not is_compiled(model):
+                return wrapped(data)
+            try:
+                return compiled_step(model, x, y, sample_weight)
+            finally:
+                model._losses_override.clear()
+
+    return step
 
 
 def is_compiled(model: Any) -> bool:
     """Return whether XLA compiles the local part of a model's steps, and not a step as a whole."""
-    strategy = model.distribute_strategy
-    several_devices = isinstance(strategy, tf.distribute.MirroredStrategy) and strategy.num_replicas_in_sync > 1
-    several_workers = isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
-    return bool(model.jit_compile) and (several_workers or several_devices)
+    return bool(model.jit_compile) and of_replicas(model.distribute_strategy)
 
 
-@contextmanager
-def without_compiling(model: Any) -> Iterator[None]:
-    """Have Keras make the function of a step without compiling it as a whole."""
-    if not is_compiled(model):
-        yield
-        return
-    model.jit_compile = False
-    try:
-        yield
-    finally:
-        model.jit_compile = True
+def _train_step(model: Any, x: Any, y: Any, sample_weight: Any) -> Any:
+    def compute(x: Any, y: Any, sample_weight: Any) -> tuple[Any, Any, Any]:
+        with tf.GradientTape() as tape:
+            y_pred, loss = _forward(model, x, y, sample_weight, training=True)
+            scaled = loss if model.optimizer is None else model.optimizer.scale_loss(loss)
+        return y_pred, loss, tape.gradient(scaled, model.trainable_weights)
+
+    y_pred, loss, gradients = _compiled(model, compute, x, y, sample_weight, training=True)
+    track_loss(model, loss, x)
+    if model.trainable_weights:
+        model.optimizer.apply_gradients(zip(gradients, model.trainable_weights, strict=True))
+    return model.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
 
 
-def _train_step(trainer: ModuleType) -> Callable[[Any, Any], Any]:
-    original = trainer.TensorFlowTrainer.train_step
+def _test_step(model: Any, x: Any, y: Any, sample_weight: Any) -> Any:
+    def compute(x: Any, y: Any, sample_weight: Any) -> tuple[Any, Any]:
+        return _forward(model, x, y, sample_weight, training=False)
 
-    def train_step(self: Any, data: Any) -> Any:
-        if not is_compiled(self):
-            return original(self, data)
-        x, y, sample_weight = trainer.data_adapter_utils.unpack_x_y_sample_weight(data)
-
-        def compute(x: Any, y: Any, sample_weight: Any) -> tuple[Any, Any, Any]:
-            with tf.GradientTape() as tape:
-                y_pred, loss = _forward(self, x, y, sample_weight, training=True)
-                scaled = loss if self.optimizer is None else self.optimizer.scale_loss(loss)
-            return y_pred, loss, tape.gradient(scaled, self.trainable_weights)
-
-        y_pred, loss, gradients = _compiled(self, compute, x, y, sample_weight, training=True)
-        _track(trainer, self, loss, x)
-        if self.trainable_weights:
-            self.optimizer.apply_gradients(zip(gradients, self.trainable_weights, strict=True))
-        return self.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
-
-    return train_step
-
-
-def _test_step(trainer: ModuleType) -> Callable[[Any, Any], Any]:
-    original = trainer.TensorFlowTrainer.test_step
-
-    def test_step(self: Any, data: Any) -> Any:
-        if not is_compiled(self):
-            return original(self, data)
-        x, y, sample_weight = trainer.data_adapter_utils.unpack_x_y_sample_weight(data)
-
-        def compute(x: Any, y: Any, sample_weight: Any) -> tuple[Any, Any]:
-            return _forward(self, x, y, sample_weight, training=False)
-
-        y_pred, loss = _compiled(self, compute, x, y, sample_weight, training=False)
-        _track(trainer, self, loss, x)
-        return self.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
-
-    return test_step
-
-
-def _track(trainer: ModuleType, model: Any, loss: Any, x: Any) -> None:
-    rows = tf.shape(next(each for each in trainer.tree.flatten(x) if each is not None))[0]
-    model._loss_tracker.update_state(trainer.loss_module.unscale_loss_for_distribution(loss), sample_weight=rows)
+    y_pred, loss = _compiled(model, compute, x, y, sample_weight, training=False)
+    track_loss(model, loss, x)
+    return model.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
 
 
 def _forward(model: Any, x: Any, y: Any, sample_weight: Any, *, training: bool) -> tuple[Any, Any]:
-    y_pred = model(x, training=training) if model._call_has_training_arg else model(x)
-    return y_pred, model._compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=training)
+    y_pred = model(x, training=training) if takes_training(model) else model(x)
+    more = {"training": training} if "training" in inspect.signature(model.compute_loss).parameters else {}
+    return y_pred, model.compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, **more)
 
 
 def _compiled(model: Any, compute: Callable[..., Any], *data: Any, training: bool) -> Any:
@@ -110,33 +95,27 @@ def _compiled(model: Any, compute: Callable[..., Any], *data: Any, training: boo
     What its losses are divided by is exchanged before, by a pass that changes no variable, and whose predictions
     TensorFlow prunes.
     """
-    from keras.src.backend.common.stateless_scope import StatelessScope
+    from keras import StatelessScope
 
     step = current_step()
     if step is not None:
         values = [(each, each.value) for each in model.trainable_weights]  # of which regularizers ask it
         with StatelessScope(values), step.rehearsal():
             _forward(model, *data, training=training)
-    layers: list[Any] = []
 
     @tf.function(jit_compile=True, autograph=False)
     def inner(*data: Any) -> Any:
         with nullcontext() if step is None else step.compiled():
             results = compute(*data)
         masks = [getattr(each, "_keras_mask", None) for each in tf.nest.flatten(results[0])]
-        layers[:] = [each for each in model._flatten_layers() if each._losses]
-        return results, masks, [list(each._losses) for each in layers]
+        return results, masks, model.losses
 
     results, masks, losses = inner(*data)
     for each, mask in zip(tf.nest.flatten(results[0]), masks, strict=True):
         if mask is not None:
             each._keras_mask = mask
-    for layer, own in zip(layers, losses, strict=True):
-        layer._losses[:] = own
+    model._losses_override[:] = losses  # in place of the compiled graph's own
     return results
-
-
-_log = logging.getLogger(__name__)
 
 
 def can_be_called(model: Any) -> bool:
@@ -146,33 +125,34 @@ def can_be_called(model: Any) -> bool:
     return type(model).call not in (keras.Layer.call, keras.Model.call)
 
 
-def build_in_advance(trainer: ModuleType, model: Any, batch: Any) -> None:
+def build_in_advance(model: Any, batch: Any) -> None:
     """Make the variables of a custom ``train_step``, if several replicas of this worker run it."""
     strategy = model.distribute_strategy
-    if len(strategy.extended.worker_devices) == 1 or not is_own(trainer, model, "train_step"):
+    if len(strategy.extended.worker_devices) == 1 or not is_own(model, "train_step"):
         return
-    from keras.src import backend
+    from keras import KerasTensor
+    from keras.src.backend import compute_output_spec
 
     def symbolic(value: Any) -> Any:
-        return None if value is None else backend.KerasTensor(value.shape, backend.standardize_dtype(value.dtype))
+        return None if value is None else KerasTensor(value.shape, tf.as_dtype(value.dtype).name)
 
     def step(data: Any) -> Any:
         with tf.distribute.ReplicaContext(strategy, 0):  # so that variables have one value to differentiate by
             return model.train_step(data)
 
-    data = trainer.tree.map_structure(symbolic, batch)
+    data = tf.nest.map_structure(symbolic, batch)
     # The first trace builds layers, which allows gradients, which allow the optimizers' variables.
     for _ in range(3):
         try:
             with strategy.scope(), only_building():
-                backend.compute_output_spec(step, data)
+                compute_output_spec(step, data)
         except Exception as error:
             _log.debug("tracing the step failed: %s", error)
         else:
             return
 
 
-def refuse_custom_step(trainer: ModuleType, model: Any, name: str) -> None:
+def refuse_custom_step(model: Any, name: str) -> None:
     """Refuse to compile a model with a custom step that does not call Keras's.
 
     Raises
@@ -180,7 +160,7 @@ def refuse_custom_step(trainer: ModuleType, model: Any, name: str) -> None:
     SpecError
         With the name of the step.
     """
-    if not is_compiled(model) or not is_own(trainer, model, name):
+    if not is_compiled(model) or not is_own(model, name):
         return
     code = getattr(inspect.getattr_static(type(model), name), "__code__", None)
     if code is None or name not in code.co_names:  # it does not call super().train_step(data) either

@@ -33,10 +33,10 @@ def connect(listener: TrainingListener | None) -> None:
     session.listener = listener
 
 
-def follow_fit(module: ModuleType) -> None:
-    """Report the events of ``fit`` (called after the import of the module with ``CallbackList``)."""
+def follow_fit(keras: ModuleType) -> None:
+    """Report the events of ``fit`` (called after the import of Keras, or of tf_keras)."""
     for method, (report, after) in _EVENTS.items():
-        wrap(module, f"CallbackList.{method}", _reporting(report, after=after))
+        wrap(keras, f"callbacks.CallbackList.{method}", _reporting(report, after=after))
 
 
 def _reporting(report: Callable[..., None], *, after: bool) -> Callable[..., Any]:

@@ -23,6 +23,15 @@ def roles() -> tuple[str, list[str]]:
     return f"{task.get('type', 'worker')}:{task.get('index', 0)}", workers
 
 
+def has_several_workers(strategy: Any) -> bool:
+    """Return whether a ``tf.distribute`` strategy trains together with other processes."""
+    import tensorflow as tf
+
+    if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
+        return False
+    return bool(strategy.num_replicas_in_sync > len(strategy.extended.worker_devices))
+
+
 def connect(workers: Workers) -> None:
     """Have this process agree with other workers."""
     session.workers = workers

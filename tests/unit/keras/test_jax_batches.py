@@ -1,6 +1,5 @@
 """What the workers of a JAX program agree on before a pass, and how batches are padded; without JAX."""
 
-import sys
 from types import ModuleType, SimpleNamespace
 from unittest import mock
 
@@ -72,12 +71,11 @@ class Torch:
 
 
 @pytest.fixture
-def torch(monkeypatch):
-    module = ModuleType("keras.src.backend.torch.trainer")
-    module.TorchTrainer = type("TorchTrainer", (Torch,), {"fit": Torch.fit})
-    monkeypatch.setitem(sys.modules, module.__name__, module)
-    exchange.refuse_torch(module)
-    return module.TorchTrainer()
+def torch():
+    keras = ModuleType("keras")
+    keras.Model = type("Model", (Torch,), {"fit": Torch.fit})
+    exchange.refuse_torch(keras)
+    return keras.Model()
 
 
 def test_torch_trains_on_one_worker_or_with_a_callback_that_exchanges_weights(torch, monkeypatch):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tensorflowonspark.keras import losses, metrics, row_weights
+from tensorflowonspark.keras import hooks, losses, metrics, row_weights, steps, trackers
 from tests.support.padded_batches import (
     BATCH,
     ROWS,
@@ -27,25 +27,25 @@ def keras(request):
 def install(keras, monkeypatch):
     """Return what makes it Keras as it is in a node, until the test ends."""
 
-    def until_the_end(owner, *names):
+    def until_the_end(module, *names):
         for name in names:
-            monkeypatch.setattr(owner, name, getattr(owner, name))
+            owner, attribute = hooks.place_of(module, name)
+            monkeypatch.setattr(owner, attribute, vars(owner)[attribute])
 
     def install():
         if keras.__name__ == "keras":
-            from keras.src.backend.tensorflow import trainer
-            from keras.src.trainers.compile_utils import CompileMetrics
+            from keras.src.trainers import compile_utils
 
-            until_the_end(trainer.TensorFlowTrainer, "train_step", "test_step")
-            until_the_end(CompileMetrics, "update_state")
-            until_the_end(keras.metrics.Mean, "update_state")
-            metrics.skip_padding(trainer)
-            losses.count_real_rows(trainer)
+            until_the_end(keras, "Model.train_step", "Model.test_step", "Model.compute_loss")
+            until_the_end(keras, "metrics.Mean.update_state", "metrics.Sum.update_state")
+            until_the_end(compile_utils, "CompileMetrics.update_state")
+            metrics.skip_padding(compile_utils)
+            trackers.track_losses(keras)
+            steps.take_steps(keras)
         else:
             from tf_keras.src.engine import compile_utils
 
-            until_the_end(compile_utils.MetricsContainer, "update_state")
-            until_the_end(compile_utils.LossesContainer, "__call__")
+            until_the_end(compile_utils, "MetricsContainer.update_state", "LossesContainer.__call__")
             metrics.skip_padding_in_tf_keras(compile_utils)
             losses.count_real_rows_in_tf_keras(compile_utils)
 

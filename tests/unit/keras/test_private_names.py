@@ -69,16 +69,8 @@ def test_names_that_results_depend_on_refuse_several_replicas_and_others_are_war
 def test_a_missing_module_is_named(monkeypatch, caplog):
     monkeypatch.setattr(session, "problems", [])
     monkeypatch.setitem(sys.modules, "keras", SimpleNamespace(__version__="3.99.0", __path__=[]))
-    lost = Repair("keras.src.gone", "fit on several workers", ("name",), "repair:repair_trainer")
+    lost = Repair("keras.src.gone", "fit on several workers", ("name",), "functions:make_functions")
     private_names.test_modules([lost])
     with pytest.raises(RequirementError, match=r"^Keras 3\.99\.0 has no keras\.src\.gone: fit on several workers"):
         private_names.refuse_replicas()
     assert "Keras 3.99.0 has no keras.src.gone" in caplog.text
-
-
-@pytest.mark.parametrize(("version", "applies"), [("3.8.0", False), ("3.13.2", False), ("3.14.0", True), ("4.0", True)])
-def test_a_repair_is_for_some_versions(monkeypatch, version, applies):
-    monkeypatch.setitem(sys.modules, "keras", SimpleNamespace(__version__=version))
-    newer = Repair("keras.x", "f", ("n",), "saving:export_for_inference", versions=("3.14", ""))
-    older = Repair("keras.x", "f", ("n",), "saving:export_for_inference", versions=("", "3.14"))
-    assert (newer.applies, older.applies) == (applies, not applies)

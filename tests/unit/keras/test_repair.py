@@ -1,29 +1,9 @@
-"""Keras as it is installed: what is broken there, and that our repair is still the right one."""
+"""Keras and TensorFlow as they are in a node: what is replaced there, and when."""
 
 import pytest
 
-from tensorflowonspark.keras import fitting, repair
+from tensorflowonspark.keras import fitting
 from tests.support.commands import run_python
-
-
-@pytest.fixture(scope="module")
-def trainer():
-    from keras.src.backend.tensorflow import trainer
-
-    return trainer
-
-
-def test_keras_still_needs_the_repair(trainer):
-    """If this fails, a new Keras has repaired itself (keras-team/keras#20585): our repair then does nothing."""
-    assert repair.reduction_needs_repair(trainer)
-    assert repair.build_needs_repair(trainer)
-
-
-def test_what_is_repaired_is_not_repaired_again(trainer, monkeypatch):
-    monkeypatch.setattr(trainer, "reduce_per_replica", repair._repaired_reduction(trainer))
-    monkeypatch.setattr(trainer.TensorFlowTrainer, "_maybe_symbolic_build", repair._repaired_build(trainer))
-    assert not repair.reduction_needs_repair(trainer)
-    assert not repair.build_needs_repair(trainer)
 
 
 @pytest.mark.slow
@@ -37,13 +17,9 @@ def test_a_program_that_imports_a_repair_before_tensorflow_is_repaired(first):
 from tensorflowonspark.keras import hooks; hooks.install()
 import tensorflowonspark.keras.{first}
 import keras, wrapt
-from keras.src.backend.tensorflow.optimizer import TFOptimizer
-from keras.src.backend.tensorflow.trainer import TensorFlowTrainer
-assert isinstance(vars(TFOptimizer)["_backend_apply_gradients"], wrapt.FunctionWrapper)
-step = vars(TensorFlowTrainer)["train_step"]
-while isinstance(step, wrapt.FunctionWrapper):
-    step = step.__wrapped__
-assert step.__module__ == "tensorflowonspark.keras.steps", step
+for name in ("Model.train_step", "Optimizer.apply"):
+    owner, attribute = hooks.place_of(keras, name)
+    assert isinstance(vars(owner)[attribute], wrapt.FunctionWrapper), name
 from tensorflow.python.eager import context
 assert not context.context()._initialized
 """

@@ -1,13 +1,10 @@
 """Models exported by a node's Keras, and scopes that are entered again."""
 
-import importlib
-
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from tensorflowonspark.keras import saving
-from tensorflowonspark.keras.private_names import EXPORT, REPAIRS
+from tensorflowonspark.keras import hooks, saving
 from tensorflowonspark.node.checkpoint.export import export
 
 
@@ -15,18 +12,13 @@ from tensorflowonspark.node.checkpoint.export import export
 def keras(request, monkeypatch):
     """Return Keras 3 or 2, with the export of a node."""
     keras = pytest.importorskip(request.param)
-    if request.param == "keras":
-        exports = [each for each in REPAIRS if each.feature == EXPORT and each.library == "keras"]
-        (repair,) = [each for each in exports if each.applies]
-        archive = importlib.import_module(repair.module)
-        kind = getattr(archive, repair.names[0].partition(".")[0])
-    else:
-        from tf_keras.src.export import export_lib as archive
-
-        kind = archive.ExportArchive
+    kind = type(keras.export.ExportArchive())
     for name in ("add_endpoint", "write_out"):
-        monkeypatch.setattr(kind, name, getattr(kind, name))
-    saving.export_for_inference(archive)
+        owner, _ = hooks.place_of(kind, name)
+        monkeypatch.setattr(owner, name, vars(owner)[name])
+    if "__new__" in vars(keras.export.ExportArchive):
+        monkeypatch.setattr(keras.export.ExportArchive, "__new__", vars(keras.export.ExportArchive)["__new__"])
+    saving.export_for_inference(keras)
     return keras
 
 

@@ -16,6 +16,7 @@ from tensorflowonspark.errors import SpecError
 from tensorflowonspark.keras.hooks import wrap
 from tensorflowonspark.keras.jax.cluster import current
 from tensorflowonspark.keras.jax.placement import is_sharded, on_this_process, whole_values
+from tensorflowonspark.keras.saving import takes_training
 
 
 def save_alone(module: ModuleType) -> None:
@@ -73,7 +74,7 @@ def inference_function(model: Any) -> Callable[[Any], Any]:
     """
     import jax
 
-    options = {"training": False} if model._call_has_training_arg else {}
+    options = {"training": False} if takes_training(model) else {}
     with whole_model(model):
         state = [
             [jax.numpy.array(each.value, copy=True) for each in variables]
