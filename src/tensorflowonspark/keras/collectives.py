@@ -11,6 +11,7 @@ A ``MultiWorkerMirroredStrategy`` ignores the size of packs in its own options w
 from __future__ import annotations  # TensorFlow imports this module while it is incomplete itself
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from types import ModuleType
 from typing import Any
 
@@ -88,22 +89,21 @@ def keep_remainders(values_util: ModuleType) -> None:
         if var.aggregation != tf.VariableAggregation.SUM or not var.dtype.is_integer:
             return original(var, value, read_value)
         strategy = var.distribute_strategy
-        with values_util.distribute_lib.enter_or_assert_strategy(strategy):
+        with nullcontext() if tf.distribute.has_strategy() else strategy.scope():
             if not tf.distribute.in_cross_replica_context():
                 return original(var, value, read_value)
             whole = tf.cast(value, var.dtype)
             replicas = tf.constant(strategy.num_replicas_in_sync, var.dtype)
-            parts = iter(
-                [
-                    whole // replicas + tf.cast(tf.constant(replica, var.dtype) < whole % replicas, var.dtype)
-                    for replica in _local_replicas(strategy)
-                ]
-            )
-
-            def assign(device: str, variable: Any, _: Any) -> Any:  # for each replica of this worker in order
-                return values_util.assign_on_device(device, variable, next(parts))
-
-            return values_util.assign_on_each_device(var, assign, whole, read_value)
+            updates = []
+            for replica, own in zip(_local_replicas(strategy), strategy.experimental_local_results(var), strict=True):
+                part = whole // replicas + tf.cast(tf.constant(replica, var.dtype) < whole % replicas, var.dtype)
+                with tf.device(own.device):
+                    updates.append(own.assign(part, read_value=False))
+            done = tf.group(updates)
+            if not read_value:
+                return done
+            with tf.control_dependencies([done] if done is not None else []):
+                return var.read_value()
 
     values_util.on_read_assign_cross_replica = on_read_assign_cross_replica  # type: ignore[attr-defined]
 

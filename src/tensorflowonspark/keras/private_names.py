@@ -6,6 +6,7 @@ replicas is refused if its results would be wrong. ``python -m tensorflowonspark
 ``tfos check`` does. This module imports neither library.
 """
 
+import dis
 import importlib.metadata
 import importlib.util
 import inspect
@@ -62,7 +63,8 @@ class Use:
     feature : str
         What needs them.
     names : tuple of str
-        Names in the module, as ``"Class.method"``.
+        Names in the module, as ``"Class.method"``, or ``"Class()._attribute"`` for what its objects
+        get; ``"()._attribute"`` for what functions of the module give to objects of others.
     """
 
     module: str
@@ -112,8 +114,8 @@ _ADAPTS = tuple(f"layers.{name}.adapt" for name in _ADAPTED)
 REPAIRS = (  # in order: functions are replaced before they are wrapped
     # Without the last name metrics of several replicas count earlier batches again in each step.
     _repair("trackers:track_losses", "keras", LOSSES, "metrics.Mean.update_state", "metrics.Sum.update_state",
-            "Model.compute_loss", "Model._loss_tracker", "Model._compile_loss", "Variable._map_synchronization"),
-    _repair("steps:take_steps", "keras", PADDING, *_STEPS, "Model._losses_override"),
+            "Model.compute_loss", "Model()._loss_tracker", "Model()._compile_loss", "Variable._map_synchronization"),
+    _repair("steps:take_steps", "keras", PADDING, *_STEPS, "Model()._losses_override"),
     _repair("own_losses:weigh_gradients", "tensorflow", LOSSES, "GradientTape.gradient"),
     _repair("fitting:multiply_class_weights", f"{_ADAPTERS}.tf_dataset_adapter", CLASSES, "make_class_weight_map_fn",
             required=False),
@@ -125,8 +127,8 @@ REPAIRS = (  # in order: functions are replaced before they are wrapped
     _repair("row_weights:spread_weights", "keras.src.losses.loss", "a loss for each pixel or time step of a fed row",
             "reduce_weighted_values"),
     _repair("optimizers:sum_gradients_first", "keras", OPTIMIZERS,
-            "Optimizer.apply", "Optimizer._all_reduce_sum_gradients", "Optimizer._trainable_variables",
-            "Optimizer._accumulated_gradients", "Optimizer._get_variable_index",
+            "Optimizer.apply", "Optimizer._all_reduce_sum_gradients", "Optimizer()._trainable_variables",
+            "Optimizer()._accumulated_gradients", "Optimizer._get_variable_index",
             "Optimizer._update_model_variables_moving_average",
             "Optimizer._overwrite_model_variables_with_average_value", "optimizers.LossScaleOptimizer.apply",
             "optimizers.LossScaleOptimizer._stateful_handle_finite_grads"),
@@ -147,13 +149,13 @@ REPAIRS = (  # in order: functions are replaced before they are wrapped
             "export.ExportArchive.add_endpoint", "export.ExportArchive.write_out"),
     _repair("saving:export_for_inference", "tf_keras", EXPORT, "export.ExportArchive.add_endpoint", required=False),
     _repair("startup:explain_late_strategy", _COLLECTIVES, STRATEGY,
-            "CollectiveAllReduceExtended._initialize_multi_worker", "context.context", required=False),
+            "CollectiveAllReduceExtended._initialize_multi_worker", required=False),
     _repair("startup:keep_sigterm", _COLLECTIVES, "the end of a program by SIGTERM",
             "CollectiveAllReduceExtended._initialize_multi_worker", required=False),
     _repair("functions:make_functions", "keras", FIT,
             "Model.make_train_function", "Model.make_test_function", "Model.make_predict_function",
-            "Model._maybe_symbolic_build", "Model._distribute_strategy"),
-    _repair("fitting:wrap_fit", "keras", FIT, "Model.fit", "Model._initial_epoch"),
+            "Model._maybe_symbolic_build", "Model()._distribute_strategy"),
+    _repair("fitting:wrap_fit", "keras", FIT, "Model.fit", "Model()._initial_epoch"),
     _repair("fitting:begin_within_epochs", _TRAINER, FIT, "TFEpochIterator._enumerate_iterator"),
     _repair("fitting:refuse_parameter_servers", "keras", "ParameterServerStrategy with Keras 3",
             *(f"Model.{name}" for name in (
@@ -168,8 +170,7 @@ REPAIRS = (  # in order: functions are replaced before they are wrapped
     _repair("shards:distribute_shards_whole", "tensorflow", SHARES,
             "distribute.Strategy.experimental_distribute_dataset"),
     _repair("collectives:keep_remainders", "tensorflow.python.distribute.values_util", "counts on several workers",
-            "on_read_assign_cross_replica", "assign_on_device", "assign_on_each_device",
-            "distribute_lib.enter_or_assert_strategy"),
+            "on_read_assign_cross_replica"),
     _repair("collectives:keep_options", _COLLECTIVES, "the options of a strategy's reductions",
             "CollectiveAllReduceExtended._replica_ctx_all_reduce", required=False),
     _repair("iterators:destroy_garbage_in_threads", f"{_OPS}.iterator_ops", ITERATORS,
@@ -237,14 +238,9 @@ CONTEXT = _repair(
 IMPORTS = (  # names that functions use where they need them
     Use("tensorflow.python.eager.context", SAVING, ("eager_mode",)),
     Use("tensorflow.python.eager.context", "ctx.connect", ("context", "get_server_def")),
-    Use("tensorflow.python.distribute.multi_worker_util", STRATEGY,
-        ("normalize_cluster_spec", "worker_count", "collective_leader")),
-    Use("tensorflow.python.distribute.cluster_resolver.tfconfig_cluster_resolver", STRATEGY,
-        ("TFConfigClusterResolver",)),
-    Use("tensorflow.core.protobuf.tensorflow_server_pb2", STRATEGY, ("ServerDef",)),
     Use("tensorflow.python.training.server_lib", "a program that serves others", ("Server.join",)),
     Use("tensorflow.python.autograph.pyct.loader", "the files of AutoGraph", ("tempfile",)),
-    Use("keras.src.backend.common.masking", PADDING, ("_keras_mask",)),
+    Use("keras.src.backend.common.masking", PADDING, ("()._keras_mask",)),
     Use("tensorflow.python.data.experimental.ops.distribute", "a feed on several GPUs of a worker",
         ("_LegacyRebatchDataset",)),
     Use("tensorflow.dtensor.python.accelerator_util", "ctx.init_dtensor", ("is_initialized",)),
@@ -363,22 +359,21 @@ def attribute_of(owner: Any, name: str) -> Any:
 
 
 def _has(module: Any, name: str) -> bool:
-    """Return whether a module has a function or method, or else has code that uses an attribute of this name.
-
-    The latter is all that shows an attribute which objects get when they are made.
-    """
-    if attribute_of(module, name) is not None:
-        return True
-    path, _, attribute = name.rpartition(".")
+    """Return whether a module has a function or method; of ``"Class()._attribute"``, whether its code sets that."""
+    path, is_attribute, attribute = name.partition("().")
+    if not is_attribute:
+        return attribute_of(module, name) is not None
     owner = attribute_of(module, path) if path else module
-    kinds = [kind for kind in getattr(owner, "__mro__", [owner]) if hasattr(kind, "__dict__")]
-    return any(attribute in _words(each) for kind in kinds for each in vars(kind).values())
+    functions = (each for kind in getattr(owner, "__mro__", [owner]) for each in getattr(kind, "__dict__", {}).values())
+    return any(_sets(each, attribute) for each in functions)
 
 
-def _words(function: Any) -> set[str]:
-    """Return the names and texts in the code of a function."""
+def _sets(function: Any, attribute: str) -> bool:
+    """Return whether a function assigns an attribute of this name, or has the name as a text, to set it by that."""
     code = getattr(inspect.unwrap(function) if callable(function) else function, "__code__", None)
-    return set() if code is None else {*code.co_names, *(each for each in code.co_consts if isinstance(each, str))}
+    if code is None or attribute not in code.co_names:
+        return code is not None and attribute in code.co_consts
+    return any(each.opname == "STORE_ATTR" and each.argval == attribute for each in dis.get_instructions(code))
 
 
 if __name__ == "__main__":

@@ -89,23 +89,22 @@ def _file_names_strategy(file: str) -> bool:
 
 def _configure(context: Any) -> None:
     """Configure TensorFlow as ``CollectiveAllReduceExtended._initialize_multi_worker`` does, for several workers."""
-    from tensorflow.core.protobuf import tensorflow_server_pb2
-    from tensorflow.python.distribute import multi_worker_util
-    from tensorflow.python.distribute.cluster_resolver.tfconfig_cluster_resolver import TFConfigClusterResolver
+    import tensorflow as tf
 
-    resolver = TFConfigClusterResolver()
-    cluster = multi_worker_util.normalize_cluster_spec(resolver.cluster_spec())
+    resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+    cluster = resolver.cluster_spec().as_dict()
     job, index = resolver.task_type, resolver.task_id
-    if job not in ("chief", "worker") or "ps" in cluster.jobs or multi_worker_util.worker_count(cluster, job) == 1:
+    workers = len(cluster.get("chief", [])) + len(cluster.get("worker", []))
+    if job not in ("chief", "worker") or "ps" in cluster or workers == 1:
         return
     context.configure_collective_ops(
-        collective_leader=multi_worker_util.collective_leader(cluster, job, index),
+        collective_leader=f"/job:{'chief' if 'chief' in cluster else 'worker'}/replica:0/task:0",
         scoped_allocator_enabled_ops=("CollectiveReduce",),
         device_filters=(f"/job:{job}/task:{index}",),
     )
     context.enable_collective_ops(
-        tensorflow_server_pb2.ServerDef(
-            cluster=cluster.as_cluster_def(),
+        tf.train.ServerDef(
+            cluster=resolver.cluster_spec().as_cluster_def(),
             default_session_config=copy.deepcopy(context.config),
             job_name=job,
             task_index=index,
@@ -160,7 +159,9 @@ def explain_late_strategy(module: ModuleType) -> None:
                 "MultiWorkerMirroredStrategy() is made after TensorFlow has started in this process: make it the first "
                 "thing in the function, before ctx.dataset(...) and before any tensor, variable, layer or dataset"
             ) from error
-        _keep_server(module.context.context())
+        from tensorflow.python.eager import context
+
+        _keep_server(context.context())
         return result
 
     wrap(module, "CollectiveAllReduceExtended._initialize_multi_worker", initialize)
