@@ -45,6 +45,7 @@ _OF_OTHERS = {
     "JAX": ("_src",),
     "MLflow": ("_log_model_allowlist",),
     "pyiceberg": ("_import_file_io",),
+    "the format of TensorFlow's graphs": ("_gradient_op_type",),
     "ours, by a protocol": (
         "_best", "_feature_columns", "_in_first_pass", "_meter", "_restore", "_resume_at",
     ),

@@ -108,6 +108,7 @@ _OPS = "tensorflow.python.data.ops"
 _FIT_EVENTS = ("on_epoch_begin", "on_train_batch_end", "on_test_begin", "on_epoch_end")
 _CALLBACKS = tuple(f"callbacks.CallbackList.{name}" for name in _FIT_EVENTS)
 _STEPS = ("Model.train_step", "Model.test_step", "utils.unpack_x_y_sample_weight")
+_SAVES = ("Model.save", "Model.save_weights", "models.save_model", "saving.save_model")
 _ADAPTED = ("Normalization", "Discretization", "TextVectorization", "StringLookup", "IntegerLookup")
 _ADAPTS = tuple(f"layers.{name}.adapt" for name in _ADAPTED)
 
@@ -133,14 +134,9 @@ REPAIRS = (  # in order: functions are replaced before they are wrapped
             "Optimizer._overwrite_model_variables_with_average_value", "optimizers.LossScaleOptimizer.apply",
             "optimizers.LossScaleOptimizer._stateful_handle_finite_grads"),
     _repair("devices:place_slots", "keras", PLACED, "Optimizer.add_variable_from_reference", required=False),
-    _repair("saving:save_outside_scope", "keras.src.saving.saving_lib", SAVING,
-            "save_model", "save_weights_only", "get_attr_skipset"),
-    _repair("saving:save_outside_scope", "keras.src.legacy.saving.legacy_h5_format", SAVING,
-            "save_model_to_hdf5"),
-    _repair("shared_paths:save_whole", "keras.src.saving.saving_lib", PATHS, "save_model", "save_weights_only",
-            required=False),
-    _repair("shared_paths:save_whole", "keras.src.legacy.saving.legacy_h5_format", PATHS, "save_model_to_hdf5",
-            required=False),
+    _repair("saving:save_outside_scope", "keras.src.saving.saving_lib", SAVING, "get_attr_skipset"),
+    _repair("saving:save_outside_scope", "keras", SAVING, *_SAVES),
+    _repair("shared_paths:save_whole", "keras", PATHS, *_SAVES, required=False),
     _repair("shared_paths:save_whole", "tf_keras.src.saving.saving_api", PATHS, "save_model", "save_weights",
             required=False),
     _repair("shared_paths:save_whole", "tensorflow.python.saved_model.save", PATHS, "save_and_return_nodes",

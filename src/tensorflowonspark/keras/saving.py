@@ -17,6 +17,8 @@ from typing import Any
 
 from tensorflowonspark.keras.hooks import wrap
 
+SAVING_FUNCTIONS = ("Model.save", "Model.save_weights", "models.save_model", "saving.save_model")  # of Keras
+
 
 @contextmanager
 def outside_scope() -> Iterator[None]:
@@ -33,18 +35,17 @@ def outside_scope() -> Iterator[None]:
 
 
 def save_outside_scope(module: ModuleType) -> None:
-    """Have Keras save outside of a strategy's scope.
+    """Have Keras save outside of a strategy's scope (called after the import of Keras, and of its ``saving_lib``).
 
-    Called after the import of its ``saving_lib``, and of ``legacy_h5_format`` with its older format.
-    ``get_attr_skipset`` makes the variables, once in a process, when loading too: within the scope, only the workers
-    that have not saved before would make them.
+    There ``get_attr_skipset`` makes the variables, once in a process, when loading too: within the scope, only the
+    workers that have not saved before would make them.
     """
 
     def outside(wrapped: Any, _instance: Any, /, *args: Any, **kwargs: Any) -> Any:
         with outside_scope():
             return wrapped(*args, **kwargs)
 
-    for name in ("save_model", "save_weights_only", "get_attr_skipset", "save_model_to_hdf5"):
+    for name in (*SAVING_FUNCTIONS, "get_attr_skipset"):
         wrap(module, name, outside)
 
 

@@ -17,10 +17,16 @@ from types import ModuleType
 from typing import Any
 
 from tensorflowonspark.keras.hooks import wrap
+from tensorflowonspark.keras.saving import SAVING_FUNCTIONS
 from tensorflowonspark.keras.workers import roles
 
 _log = logging.getLogger(__name__)
-_FUNCTIONS = ("save_model", "save_weights_only", "save_weights", "save_model_to_hdf5", "save_and_return_nodes")
+_FUNCTIONS = (
+    *SAVING_FUNCTIONS,
+    "save_model",
+    "save_weights",
+    "save_and_return_nodes",
+)  # those of tf_keras and TensorFlow
 _OPENED_FIRST = ("checkpoint", "saved_model.pb")  # what readers open first is moved last
 _began = time.time()
 _own: dict[Path, tuple[float, ...]] = {}  # when this process wrote the files of a path

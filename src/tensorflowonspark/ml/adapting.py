@@ -273,7 +273,7 @@ def _state(layer: Any, df: "DataFrame", columns: list[str], by_column: Mapping[s
             options["shapes"].setdefault(columns[0], (None,) * depth)
         return _token_counts(layer, frame, TakenColumns(tuple(columns), options, advice=_ADVICE))
     if family == "Normalization" and layer.built and len(columns) == 1:
-        built = tuple(getattr(layer, "_build_input_shape", None) or ())[1:]
+        built = tuple((layer.get_build_config() or {}).get("input_shape") or ())[1:]
         if built and None not in built and df.schema[columns[0]].dataType.typeName() in ("array", "binary", "udt"):
             options["shapes"].setdefault(columns[0], built)
     taken = TakenColumns(tuple(columns), options, advice=_ADVICE)
@@ -317,7 +317,8 @@ def _token_counts(layer: Any, frame: "DataFrame", taken: TakenColumns) -> TokenC
     if lookup.max_tokens:
         # Keras's order: the most frequent first, of equals the one with the greater bytes. Null has the count of rows.
         order = [f.col("token").isNull().desc(), f.col("count").desc(), f.col("token").desc()]
-        totals = totals.orderBy(*order).limit(max(lookup.max_tokens - lookup._token_start_index(), 0) + 1)
+        masked = lookup.mask_token is not None and lookup.output_mode == "int"
+        totals = totals.orderBy(*order).limit(max(lookup.max_tokens - masked - lookup.num_oov_indices, 0) + 1)
     found = totals.collect()
     rows = sum(row["documents"] for row in found if row.token is None)
     found = [row for row in found if row.token is not None]

@@ -95,8 +95,8 @@ class Splitter:
         """Return the splitter of a layer."""
         kinds = type(layer).__mro__
         library = next(each.__module__.split(".")[0] for each in kinds if each.__name__ == "TextVectorization")
-        settings = {name: getattr(layer, f"_{name}") for name in ("standardize", "split", "encoding")}
-        settings["ngrams"] = getattr(layer, "_ngrams_arg", None)
+        config = layer.get_config()
+        settings = {name: config[name] for name in ("standardize", "split", "encoding", "ngrams")}
         kind = None if type(layer).__module__.split(".")[0] == library else type(layer)
         plain = settings["standardize"], settings["split"]
         is_plain = kind is None and settings["ngrams"] is None and plain[0] in _STANDARDIZE and plain[1] in _SPLIT

@@ -166,7 +166,7 @@ def tensor_info(name: str, tensor: Any) -> TensorInfo:
 def _layers(model: Any) -> dict[str, TensorInfo]:
     found = {}
     for layer in model.layers:
-        tensor = getattr(layer, "output", None) if getattr(layer, "_inbound_nodes", ()) else None
+        tensor = getattr(layer, "output", None)  # there is none before its first call
         if tensor is not None and hasattr(tensor, "shape"):
             found[layer.name] = tensor_info(layer.name, tensor)
     return found

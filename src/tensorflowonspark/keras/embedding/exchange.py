@@ -14,6 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 from tensorflowonspark.errors import SpecError
+from tensorflowonspark.keras.workers import has_several_workers
 
 _GROUP = 1_970_000_001  # TensorFlow counts its own groups from 1
 _FIRST_KEY = 1_000_000  # of the layers; the keys below it are those of `join`
@@ -162,9 +163,9 @@ def join(strategy: tf.distribute.Strategy, name: str) -> RowExchange | None:
             f"ShardedEmbedding {name!r} takes one replica per worker, and {type(strategy).__name__} has {devices} on "
             "this one: start a worker for each GPU (tfos.Cluster(..., gpus_per_node=1)), or use a plain Embedding"
         )
-    workers = getattr(extended, "_num_workers", 1)
-    if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy) or workers == 1:
+    if not has_several_workers(strategy):
         return None
+    workers = strategy.num_replicas_in_sync
     options = getattr(extended, "_communication_options", None)
     timeout = float(getattr(options, "timeout_seconds", None) or 0)
     with tf.init_scope(), cpu():
