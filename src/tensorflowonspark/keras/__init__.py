@@ -6,17 +6,17 @@ Public names, imported at their first use:
 - `LocalSGD`, `DiLoCo` (`local_sgd`, `rounds`): callbacks that average the weights of all workers in rounds.
 - `Placed` (`placement`, `devices`): a layer on another node, with its optimizer's variables beside it.
 
-The repairs are made before the user's function runs. `hooks` makes each when the module that it concerns has been
-imported, and only if a test of the installed version shows that it is needed:
+The repairs are made before the user's function runs. `hooks` makes each when Keras, or the module that it concerns, has
+been imported, in the class that defines the function:
 
 - `startup`: a strategy may be made after TensorFlow has started.
-- `repair`: replacements of the functions of Keras's trainer that fail on several workers.
+- `functions`: the functions that ``fit``, ``evaluate`` and ``predict`` call for a step, on several replicas.
 - `fitting`, `callbacks`: ``fit`` with statistics, files and restored state that all workers share; ``predict``, which
   waits for no other worker; class weights beside sample weights.
 - `pass_steps`: the steps of a pass that Keras begins: those to skip, and their number as it becomes known.
 - `steps`, `optimizers`: gradients are summed before anything else, and outside of the graph that XLA compiles; models
   with a custom ``train_step``.
-- `metrics`, `losses`: padding rows don't count in any reported value (for ``tf_keras`` as well); a loss that is one
+- `metrics`, `trackers`, `losses`: padding rows don't count in any reported value (for ``tf_keras`` as well); a loss that is one
   number for a batch is averaged over the workers.
 - `collectives`: reductions and broadcasts over the workers; integer counters keep their remainders; a strategy's own
   communication options hold for gradients.

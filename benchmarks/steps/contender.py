@@ -1,0 +1,145 @@
+"""Contender: a model that some processes train together, by ``fit`` as in a node, or by a loop written by hand.
+
+Both have the same rows in memory, and take the same steps: a forward pass, the gradients, their sum over the workers,
+the optimizer, one metric. The loop knows nothing of this package: nothing in its processes is replaced.
+"""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from itertools import repeat
+
+from benchmarks.common.rounds import serve_rounds
+
+_FEATURES, _CLASSES = 64, 10
+
+
+def _data(batch, steps):
+    """Return features, labels and weights of one worker."""
+    import numpy as np
+
+    random = np.random.default_rng(0)
+    rows = batch * steps
+    labels = random.integers(0, _CLASSES, rows)
+    return random.random((rows, _FEATURES), "f4"), labels, np.ones(rows, "f4")
+
+
+def _model(width, depth):
+    import keras
+
+    layers = [keras.layers.Dense(width, "relu") for _ in range(depth)]
+    return keras.Sequential([keras.Input((_FEATURES,)), *layers, keras.layers.Dense(_CLASSES, "softmax")])
+
+
+def _fit(strategy, settings):
+    """Return a function that trains for an epoch by ``fit``."""
+    import tensorflow as tf
+
+    from tensorflowonspark.keras.shards import mark_shard
+
+    with strategy.scope():
+        model = _model(settings["width"], settings["depth"])
+        model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
+    dataset = tf.data.Dataset.from_tensor_slices(_data(settings["batch"], settings["steps"])).batch(settings["batch"])
+    dataset = mark_shard(dataset.prefetch(tf.data.AUTOTUNE))
+    return lambda: model.fit(dataset, verbose=0)
+
+
+def _loop(strategy, settings):
+    """Return a function that trains for an epoch by a loop written by hand."""
+    import keras
+    import tensorflow as tf
+
+    with strategy.scope():
+        model = _model(settings["width"], settings["depth"])
+        optimizer = keras.optimizers.Adam()
+        optimizer.build(model.trainable_variables)
+        accuracy = keras.metrics.SparseCategoricalAccuracy()
+        loss_of_rows = keras.losses.SparseCategoricalCrossentropy(reduction="none")
+    rows = settings["batch"] * strategy.num_replicas_in_sync
+
+    def replica_step(x, y, weights):
+        with tf.GradientTape() as tape:
+            predicted = model(x, training=True)
+            loss = tf.reduce_sum(loss_of_rows(y, predicted) * weights) / rows
+        gradients = tape.gradient(loss, model.trainable_variables)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+        accuracy.update_state(y, predicted)
+        return loss
+
+    @tf.function
+    def step(iterator):
+        losses = strategy.run(replica_step, args=next(iterator))
+        return strategy.reduce("SUM", losses, axis=None)
+
+    dataset = tf.data.Dataset.from_tensor_slices(_data(settings["batch"], settings["steps"])).batch(settings["batch"])
+    dataset = dataset.prefetch(tf.data.AUTOTUNE)
+    distributed = strategy.distribute_datasets_from_function(lambda _context: dataset)
+
+    def epoch():
+        accuracy.reset_state()
+        iterator = iter(distributed)
+        for _ in range(settings["steps"]):
+            step(iterator)
+        float(accuracy.result())
+
+    return epoch
+
+
+def work(settings):
+    """Return the function of an epoch, which all workers must call; its first call traces."""
+    if settings["by"] == "fit":
+        from tensorflowonspark.keras import hooks
+
+        hooks.install(b"MultiWorkerMirroredStrategy")
+    import tensorflow as tf
+
+    strategy = tf.distribute.MultiWorkerMirroredStrategy()
+    return (_fit if settings["by"] == "fit" else _loop)(strategy, settings)
+
+
+def _addresses(count):
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    addresses = [f"127.0.0.1:{each.getsockname()[1]}" for each in sockets]
+    for each in sockets:
+        each.close()
+    return addresses
+
+
+def main(settings):
+    """Serve rounds as the first worker; the others train on until this process ends them."""
+    place = settings.get("place", 0)
+    addresses = settings.get("addresses") or _addresses(settings["workers"])
+    if len(addresses) > 1:
+        task = {"type": "worker", "index": place}
+        os.environ["TF_CONFIG"] = json.dumps({"cluster": {"worker": addresses}, "task": task})
+    if place:
+        epoch = work(settings)
+        for _ in repeat(None):
+            epoch()
+    command = [sys.executable, "-m", "benchmarks.steps.contender"]
+    others = [
+        subprocess.Popen([*command, json.dumps({**settings, "addresses": addresses, "place": other})])
+        for other in range(1, len(addresses))
+    ]
+    try:
+        epoch = work(settings)
+
+        def run_round(_request):
+            began = time.perf_counter()
+            epoch()
+            return (time.perf_counter() - began) / settings["steps"]
+
+        serve_rounds(run_round)
+    finally:
+        for each in others:
+            each.kill()
+            each.wait()
+        os._exit(0)  # without the end of TensorFlow's collectives, which waits for the others
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))
