@@ -1,5 +1,6 @@
 """The private names of TensorFlow and Keras: all are there, and what a node does without one."""
 
+import ast
 import importlib.metadata
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from tensorflowonspark.errors import RequirementError
 from tensorflowonspark.keras import private_names
 from tensorflowonspark.keras.private_names import JAX_REPAIRS, REPAIRS, Repair
 from tensorflowonspark.keras.session import session
+from tests.support import private_uses
 
 # A process with hooks, in which names are missing when their modules have been imported.
 _WITHOUT = """
@@ -40,6 +42,52 @@ try:
 except RequirementError as error:
     print("refused:", error)
 """
+
+_UNDECLARED = frozenset((  # which only ever becomes shorter
+    "_MapDataset", "_OptionsDataset", "_ParallelMapDataset", "_PrefetchDataset", "_SnapshotDataset",
+    "_accumulated_gradients", "_batches_count", "_batches_seen_since_last_saving", "_build_input_shape",
+    "_call_has_training_arg", "_collective_key_base", "_collective_leader", "_collective_ops_server_def",
+    "_communication_options", "_compile_loss", "_conform_to_outputs", "_context", "_current_epoch", "_dataset",
+    "_deferred_initialize", "_device", "_device_iterators", "_distribute_strategy", "_drop_remainder",
+    "_ema_weights_in_model", "_flat_metrics", "_flat_weighted_metrics", "_flatten_layers", "_flatten_y",
+    "_frozen_vocab_size", "_functional", "_global_test_batch", "_global_train_batch", "_gradient_op_type",
+    "_has_input_vocabulary", "_inbound_nodes", "_initial_epoch", "_initialized", "_is_adapted", "_iterations",
+    "_iterator_resource", "_jax_state", "_keras_history", "_keras_mask", "_last_batch_seen", "_layout",
+    "_learning_rate", "_lookup_layer", "_loss_tracker", "_losses", "_metrics", "_multi_device_iterator_resource",
+    "_ngrams_arg", "_nodes_by_depth", "_num_workers", "_per_output_metrics", "_preprocess", "_reduction_axes",
+    "_server_def", "_token_start_index", "_total_batches_seen", "_total_loss_mean", "_trainable_variables",
+    "_training_state", "_user_losses", "_value", "_value_specs", "_variant_tensor", "_weighted_metrics", "_{name}",
+    "keras.src.backend.common.stateless_scope.StatelessScope", "keras.src.distribution.distribution_lib.DataParallel",
+    "keras.src.distribution.distribution_lib.distribution",
+))  # fmt: skip
+_MOST = 226  # private names of both libraries
+
+
+def test_each_private_name_that_is_used_is_declared():
+    assert {name: places for name, places in private_uses.undeclared().items() if name not in _UNDECLARED} == {}
+
+
+def test_private_names_are_few():
+    assert len(private_uses.declared()) + len(private_uses.undeclared()) <= _MOST
+
+
+@pytest.mark.parametrize(
+    ("source", "used"),
+    [
+        ("from keras.src import backend\nbackend.KerasTensor", {"keras.src.backend.KerasTensor"}),
+        ("from keras.src.x import Known", {"keras.src.x.Known"}),
+        ("import tensorflow.python.eager", {"tensorflow.python.eager"}),
+        ('find("tf_keras.src.callbacks")', {"tf_keras.src.callbacks"}),
+        ("model._one = model._two", {"_one", "_two"}),
+        ("self._own = 1\nself._own + self._other", {"_other"}),
+        ('getattr(model, "_flat")', {"_flat"}),
+        ('wrap(module, "Class._method", f)', {"_method"}),
+        ('getattr(layer, f"_{name}")', {"_{name}"}),
+        ('"""About model._words."""\nmodel.fit("a _word of text")', set()),
+    ],
+)
+def test_private_names_are_found_in_the_syntax(source, used):
+    assert {name for name, _ in private_uses.used_in(ast.parse(source))} == used
 
 
 def test_the_installed_versions_have_all_names():
