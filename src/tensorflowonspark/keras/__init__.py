@@ -26,7 +26,7 @@ imported, and only if a test of the installed version shows that it is needed:
 - `adapting`, `preprocessing`: preprocessing layers adapt to the rows of all workers.
 - `resuming`: the callback of a checkpoint.
 - `saving`: models are saved outside of a strategy's scope, and exported as they predict.
-- `exchange`: ``fit`` with torch is refused, unless a callback exchanges weights.
+- `exchange`: ``fit`` with torch is refused, unless a callback exchanges weights, or the program tries it.
 - `jax`: what takes the place of all this if JAX is the backend of Keras 3.
 """
 

@@ -191,7 +191,7 @@ REPAIRS = (  # in order: functions are replaced before they are wrapped
             required=False),
     _repair("fitting:predict_alone", _TRAINER, "predict on several workers",
             "TensorFlowTrainer.predict", "reduce_per_replica", "_collective_all_reduce_multi_worker", "concat"),
-    _repair("exchange:refuse_torch", "keras.src.backend.torch.trainer", "fit with torch", "TorchTrainer.fit"),
+    _repair("exchange:refuse_torch", "keras", "fit with torch", "Model.fit", "config.backend"),
     _repair("pass_steps:show_known_steps", "keras.src.callbacks.progbar_logger", "the length of a progress bar",
             "ProgbarLogger._update_progbar", required=False),
     _repair("training_events:follow_fit", "keras.src.callbacks.callback_list", METRICS, *_CALLBACKS, required=False),
@@ -310,7 +310,7 @@ def is_whole(repair: Repair, module: ModuleType) -> bool:
 def test_modules(repairs: Iterable[Repair]) -> None:
     """Warn of modules that a library, which has been imported, does not have, and remember them."""
     for repair in repairs:
-        absent = repair.module not in sys.modules and ".torch." not in repair.module
+        absent = repair.module not in sys.modules
         if absent and repair.applies and not _exists(repair.module):
             _note(repair, [""])
 
@@ -355,9 +355,9 @@ def all_problems(jax: bool = False) -> Iterator[str]:
 
 
 def _problems_of(uses: Iterable[Use]) -> Iterator[str]:
-    absent = {name for name in ("tf_keras", "torch") if importlib.util.find_spec(name) is None}
+    without_tf_keras = importlib.util.find_spec("tf_keras") is None
     for use in uses:
-        if use.library in absent or ("torch" in absent and ".torch." in use.module):
+        if use.library == "tf_keras" and without_tf_keras:
             continue
         try:
             missing = use.missing(importlib.import_module(use.module))
