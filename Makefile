@@ -97,7 +97,7 @@ lint: $(STAMP)
 	$(BIN)/lint-imports --no-logo --no-cache
 
 # The same short set of tests with each combination of Python, Spark and TensorFlow; writes docs/compatibility.md.
-# ARGS="--corners" runs three of them, ARGS="--help" lists the options.
+# ARGS="--corners" runs three of them, ARGS="--next" pre-releases, ARGS="--help" lists the options.
 matrix:
 	$(PYTHON) -m tools.matrix $(ARGS)
 

@@ -339,6 +339,13 @@ class TensorFlowImported(ToSupervisor):
 
 
 @dataclass(frozen=True)
+class KerasImported(ToDriver):
+    """The program of a worker that trains with others has imported Keras 3, with this backend."""
+
+    backend: str
+
+
+@dataclass(frozen=True)
 class ReleasePort(ToSupervisor):
     """The program itself binds the node's TensorFlow port; the answer is `PortReleased`."""
 

@@ -10,7 +10,7 @@ import pytest
 from tests.support.paths import ROOT
 from tests.support.programs import wait_for
 from tools.matrix import __main__ as matrix
-from tools.matrix import cell_tests, cells, environments, page
+from tools.matrix import cell_tests, cells, environments, page, tomorrow
 from tools.matrix.cells import CORNERS, PYTHONS, Cell, corner, selected
 from tools.matrix.results import FAILED, NO_RELEASE, PASSED, Result, Results
 
@@ -22,14 +22,15 @@ hint: You require CPython 3.13 (`cp313`), but we only found wheels for
       `tensorflow` (v2.16.2) with the following Python ABI tags: `cp39`
 """
 _REPORT = """<testsuites><testsuite>
-<testcase classname="tests.a.test_b" name="test_one"/>
+<testcase classname="tests.a.test_b" name="test_one"><properties>
+<property name="cells" value="2 cells: 2 same"/></properties></testcase>
 <testcase classname="tests.a.test_b" name="test_two"><failure message="Timeout (&gt;120.0s)&#10;x"/>
 </testcase>
 <testcase classname="tests.a.test_b" name="test_three"><skipped/></testcase>
 </testsuite></testsuites>"""
 
 
-@pytest.mark.parametrize("module", [cells, environments])
+@pytest.mark.parametrize("module", [cells, environments, tomorrow])
 def test_its_examples(module):
     assert not doctest.testmod(module).failed
 
@@ -49,8 +50,8 @@ def test_corners_take_the_nearest_python_that_there_is():
 
 
 def test_the_tests_of_a_cell_exist():
-    for spark in ("3.5", "newest"):
-        for test in cell_tests.tests_of(Cell("3.12", spark, "newest")):
+    for spark, tensorflow in (("3.5", "newest"), ("newest", "newest"), ("newest", "nightly")):
+        for test in [*cell_tests.tests_of(Cell("3.12", spark, tensorflow)), cell_tests._KERAS_TABLE]:
             file, _, function = test.partition("::")
             assert f"def {function.partition('[')[0] or 'test_'}" in (ROOT / file).read_text(), test
 
@@ -68,6 +69,7 @@ def test_an_outcome_counts_what_passed_and_names_what_failed():
     assert outcome.passed == 1
     assert outcome.failed == {"tests/a/test_b.py::test_two": "Timeout (>120.0s)"}
     assert outcome.timed_out
+    assert outcome.properties == {"cells": "2 cells: 2 same"}
 
 
 @pytest.fixture
@@ -165,3 +167,85 @@ def test_the_page_has_a_grid_with_reasons_and_the_versions(tmp_path, monkeypatch
     assert "| 3.13 | 3.5 | no release [2] | 31 passed | 31 passed |" in text
     assert "| 3.13 | newest (4.3.0) |" in text
     assert "1. test_a: no\n2. the resolver: no wheels" in text
+
+
+VERSIONS = {
+    "python": "3.12.1",
+    "pyspark": "4.3.0",
+    "tensorflow": "2.22.0rc0",
+    "keras-nightly": "3.16.0.dev1",
+    "jax": "0.12",
+}
+TOMORROW = Result(PASSED, tests=33, versions=VERSIONS, date="2026-11-26")
+
+
+@pytest.fixture
+def columns(tmp_path, monkeypatch):
+    """Return a function that runs columns with this result, and gives the page; the index has no nightly build."""
+    monkeypatch.setattr(page, "PAGE", tmp_path / "page.md")
+    monkeypatch.setattr(tomorrow, "PAGE", page.PAGE)
+    monkeypatch.setattr(page, "ROOT", tmp_path)
+    page.PAGE.write_text(f"before\n\n{tomorrow._BEGIN}\n\nNot measured yet.\n\n{tomorrow._END}\n\nafter\n")
+
+    def newest(name, _python):
+        if name == "tf-nightly":
+            raise RuntimeError("no version of tf-nightly: there is no index")
+        return "2.22.0rc0"
+
+    monkeypatch.setattr(tomorrow, "newest", newest)
+
+    def run(result, *options):
+        monkeypatch.setattr(tomorrow, "run", lambda *_: result)
+        assert matrix.main(["--next", *options]) == 0
+        return page.PAGE.read_text()
+
+    return run
+
+
+def test_columns_for_tomorrow_fail_nothing_and_tell_what_has_changed(columns, capsys, monkeypatch):
+    text = columns(TOMORROW)
+    assert "Not measured yet" in text  # only one column could be measured
+    output = capsys.readouterr().out
+    assert "candidate: passed: 33 tests" in output
+    assert "candidate: page.md has no results of it" in output
+    assert "nightly: no release: no version of tf-nightly: there is no index\n" in output
+
+    monkeypatch.setattr(tomorrow, "newest", lambda _name, _python: "2.22.0rc0")
+    whole = Result(**{**vars(TOMORROW), "more": {tomorrow._SUITE: "none: 800 passed | 1 failed"}})
+    text = columns(whole)
+    assert "Measured on 2026-11-26" in text
+    assert "|  | candidate | nightly |\n|---|---|---|\n| Python | 3.12.1 | 3.12.1 |\n" in text
+    assert "| Keras's own suite | none: 800 passed / 1 failed | none: 800 passed / 1 failed |" in text
+    assert text.endswith("\n\nafter\n")
+    capsys.readouterr()
+
+    assert columns(TOMORROW, "candidate", "--short") == text
+    assert "candidate: as in page.md\n" in capsys.readouterr().out
+    columns(Result(FAILED, "test_a: no", 31, versions={**VERSIONS, "jax": "0.13"}), "nightly", "--short")
+    assert capsys.readouterr().out.splitlines()[2:] == [
+        "nightly: changed: JAX is 0.13, and 0.12 in page.md",
+        "nightly: changed: the short set is **failed**, 31 passed: test_a: no, and 33 passed in page.md",
+    ]
+
+
+def test_a_column_has_one_distribution_of_each_library():
+    wanted, overrides = tomorrow.requirements("nightly", "2.23.0.dev20261026")
+    assert wanted[:2] == ["tf-nightly==2.23.0.dev20261026", "keras-nightly"]
+    absent = {each.partition(";")[0] for each in overrides if ";" in each}
+    assert absent == {"tensorflow", "keras", "tf-keras", "tb-nightly"}
+
+
+def test_keras_own_tests_are_counted(python, tmp_path):
+    (tmp_path / "log").write_text("before\n")
+    script = """
+print("none: 5 tests with keras-nightly 3.16: 4 passed, 1 failed")
+print("strategy: 5 tests with keras-nightly 3.16: 5 passed")
+print("+ none a_test.py::T::t: failed: no")
+"""
+    assert cell_tests.run_keras_suite(python(script), tmp_path / "log") == (
+        "none: 5 tests with keras-nightly 3.16: 4 passed, 1 failed; strategy: 5 tests with keras-nightly 3.16: "
+        "5 passed; 1 other than with the newest Keras"
+    )
+    assert cell_tests.run_keras_suite(python("print('no network'); sys.exit(1)"), tmp_path / "log") == (
+        "**failed**: it ended with exit code 1: no network"
+    )

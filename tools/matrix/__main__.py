@@ -1,24 +1,22 @@
 """Command line of the matrix: select cells, run them, write the page."""
 
 import argparse
-import shutil
 import signal
 import sys
-import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from datetime import date
 from functools import partial
 from pathlib import Path
 
-from tools.matrix.cell_tests import end_tests, run_tests, tests_of
-from tools.matrix.cells import CORNERS, PYTHONS, ROOT, SPARKS, TENSORFLOWS, Cell, corner, selected
+from tools.matrix.cell_tests import end_tests
+from tools.matrix.cells import CORNERS, NEXT, PYTHONS, ROOT, SPARKS, TENSORFLOWS, Cell, corner, selected
 from tools.matrix.environments import NoPython, NoRelease, find_python, install, resolve, versions_of
 from tools.matrix.page import publish, table
-from tools.matrix.results import FAILED, NO_PYTHON, NO_RELEASE, PASSED, Result, Results, revision
+from tools.matrix.results import FAILED, PASSED, Result, Results, revision
+from tools.matrix.running import EXTRA, run
+from tools.matrix.tomorrow import run_columns
 
 _DIRECTORY = ROOT / ".venvs" / "matrix"
-_EXTRA = "test-matrix"
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -32,6 +30,14 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--corners", nargs="*", choices=CORNERS, help="these corners of the matrix; all of them if none"
     )
+    parser.add_argument(
+        "--next",
+        nargs="*",
+        choices=NEXT,
+        help="the columns for tomorrow, or these of them: pre-releases of TensorFlow and Keras with the newest JAX, by "
+        "the short set of tests, a quarter of the table of Keras, and Keras's own suite; the exit code is 0",
+    )
+    parser.add_argument("--short", action="store_true", help="with --next: only the short set of tests, and no page")
     parser.add_argument("--jobs", type=int, default=1, help="cells at a time (default: 1)")
     parser.add_argument("--again", action="store_true", help="also run cells that have passed in this revision")
     parser.add_argument("--list", action="store_true", help="only list the cells; exit code 1 if one can't run")
@@ -39,7 +45,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--install", type=Path, metavar="DIRECTORY", help="only make the environment of one cell, there"
     )
-    parser.add_argument("--extra", default=_EXTRA, help=f"with --install: the extra of this package ({_EXTRA})")
+    parser.add_argument("--extra", default=EXTRA, help=f"with --install: the extra of this package ({EXTRA})")
     parser.add_argument(
         "--with", action="append", default=[], metavar="REQUIREMENT", dest="more", help="with --install"
     )
@@ -50,6 +56,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Return the exit code: 1 if a cell has failed, or if none could run."""
     parser = _parser()
     options = parser.parse_args(arguments)
+    if options.next is not None:
+        return run_columns(options.next or list(NEXT), revision(), _DIRECTORY, short=options.short)
     if options.corners is not None:
         if options.python or options.spark or options.tensorflow:
             parser.error("--corners names cells; so do --python, --spark and --tensorflow")
@@ -107,7 +115,7 @@ def _is_available(python: str) -> bool:
 
 def _list(cell: Cell) -> int:
     try:
-        found = versions_of(resolve(cell, _EXTRA))
+        found = versions_of(resolve(cell, EXTRA))
     except (NoPython, NoRelease) as error:
         print(f"{cell.name}: {error}")
         return 1
@@ -133,39 +141,7 @@ def _run_and_keep(cell: Cell, results: Results, current: str) -> None:
 
 
 def _run(cell: Cell, current: str) -> Result:
-    made = partial(Result, date=date.today().isoformat(), revision=current)
-    directory, log = _DIRECTORY / cell.name, _DIRECTORY / f"{cell.name}.log"
-    versions: dict[str, str] = {}
-    try:
-        resolved = resolve(cell, _EXTRA)
-        versions = versions_of(resolved)
-        python = install(cell, resolved, directory)
-        versions["python"] = _version(directory)
-        log.write_text(f"{resolved}\n")
-        started = time.monotonic()
-        outcome = run_tests(python, tests_of(cell), log)
-        seconds = round(time.monotonic() - started)
-    except NoPython as error:
-        return made(NO_PYTHON, str(error))
-    except NoRelease as error:
-        return made(NO_RELEASE, str(error))
-    except RuntimeError as error:
-        return made(FAILED, str(error), versions=versions)
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
-    if outcome.failed:
-        first, error = next(iter(outcome.failed.items()))
-        detail = f"{first}: {error}" + (f" (and {len(outcome.failed) - 1} more)" if len(outcome.failed) > 1 else "")
-        return made(FAILED, detail, outcome.passed, seconds, versions)
-    return made(PASSED, "", outcome.passed, seconds, versions)
-
-
-def _version(environment: Path) -> str:
-    """Return the version of the Python of an environment."""
-    settings = dict(
-        line.split(" = ") for line in (environment / "pyvenv.cfg").read_text().splitlines() if " = " in line
-    )
-    return settings["version_info"]
+    return run(cell, current, _DIRECTORY)
 
 
 if __name__ == "__main__":

@@ -6,14 +6,15 @@ import shutil
 import signal
 import subprocess
 import tempfile
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
 from xml.etree import ElementTree
 
-from tools.matrix.cells import ROOT, Cell
+from tools.matrix.cells import NEXT, ROOT, Cell
 
-__all__ = ["Outcome", "end_tests", "outcome_of", "run_tests", "tests_of"]
+__all__ = ["Outcome", "end_tests", "outcome_of", "run_keras_suite", "run_keras_table", "run_tests", "tests_of"]
 
 _CLUSTER, _SPARK = "tests/cluster", "tests/spark"
 _TESTS = [
@@ -36,11 +37,14 @@ _TESTS = [
     f"{_CLUSTER}/v2/test_pipeline.py::test_a_program_of_2x_trains_and_applies",
     f"{_CLUSTER}/cli/test_run.py::test_a_script_that_knows_nothing_of_spark_trains_on_two_workers[local]",
 ]
+_ON_JAX = [f"{_CLUSTER}/keras/test_jax.py::test_two_workers_train_as_one_process_does"]
+_KERAS_TABLE = f"{_CLUSTER}/keras/test_table.py::test_no_cell_is_wrong"
 _OF_SPARK_4 = [f"{_SPARK}/tfrecords/test_source.py::test_both_ways"]  # data sources in Python
 _HAVE_RUN = (0, 1)  # exit codes of pytest: all tests have passed, or some have failed
 _ended = Event()
 _running: "set[subprocess.Popen[bytes]]" = set()
 _SECONDS = 3600  # for the tests of a cell, on a machine that does other work too
+_SUITE_SECONDS = 4 * 3600  # for Keras's own tests, which took 23 minutes on two cores without other load
 _TEST_SECONDS = 600  # for a test that sets no limit of its own
 
 
@@ -54,10 +58,13 @@ class Outcome:
         How many have passed.
     failed : dict of str to str
         The error of each failed test, in one line, by pytest's name of it; of pytest itself by another one.
+    properties : dict of str to str
+        What tests have recorded, by name.
     """
 
     passed: int = 0
     failed: dict[str, str] = field(default_factory=dict)
+    properties: dict[str, str] = field(default_factory=dict)
 
     @property
     def timed_out(self) -> bool:
@@ -69,7 +76,8 @@ class Outcome:
 
 def tests_of(cell: Cell) -> list[str]:
     """Return the tests of a cell, as pytest names them."""
-    return _TESTS if cell.spark.startswith("3.") else [*_TESTS, *_OF_SPARK_4]
+    on_jax = _ON_JAX if cell.tensorflow in NEXT else []
+    return [*_TESTS, *on_jax] if cell.spark.startswith("3.") else [*_TESTS, *_OF_SPARK_4, *on_jax]
 
 
 def run_tests(python: Path, tests: list[str], log: Path) -> Outcome:
@@ -96,37 +104,91 @@ def run_tests(python: Path, tests: list[str], log: Path) -> Outcome:
     return outcome
 
 
-def _pytest(python: Path, tests: list[str], log: Path) -> Outcome:
-    environment = {name: value for name, value in os.environ.items() if name != "VIRTUAL_ENV"}
-    environment |= {"TFOS_TEST_MASTERS": "local", "TFOS_TEST_JAVA_ARCHIVE": "0"}
-    environment |= {"PATH": f"{python.parent}{os.pathsep}{environment['PATH']}"}
+def run_keras_table(python: Path, log: Path) -> str:
+    """Run a quarter of the table of ``docs/keras.md``; return what its cells have come to.
+
+    Raises
+    ------
+    KeyboardInterrupt
+        If `end_tests` has been called.
+    """
+    share = {"TFOS_TEST_TABLE": "MultiWorkerMirrored", "TFOS_TEST_TABLE_SHARE": "4"}
+    outcome = _pytest(python, [_KERAS_TABLE], log, share)
+    error = next(iter(outcome.failed.values()), "")
+    return f"**failed**: {error}" if error else outcome.properties.get("cells", "no cell is wrong")
+
+
+def run_keras_suite(python: Path, log: Path) -> str:
+    """Run Keras's own tests in the nodes of clusters; return how many have passed and failed.
+
+    Raises
+    ------
+    KeyboardInterrupt
+        If `end_tests` has been called.
+    """
+    begun = log.stat().st_size
+    try:
+        code = _execute([python, "-m", "tests.support.keras_suite"], python, log, _SUITE_SECONDS)
+    except subprocess.TimeoutExpired:
+        return f"**failed**: not finished after {_SUITE_SECONDS} s"
+    lines = log.read_bytes()[begun:].decode(errors="replace").splitlines()
+    counts = [line for line in lines if re.match(r"(none|strategy): \d+ tests with keras", line)]
+    unknown = sum(line.startswith(("+ ", "- ")) for line in lines)
+    if not counts:
+        return f"**failed**: it ended with exit code {code}: {(lines or [''])[-1]}"
+    return "; ".join(
+        [*counts, f"{unknown} other than with the newest Keras" if unknown else "as with the newest Keras"]
+    )
+
+
+def _pytest(python: Path, tests: list[str], log: Path, variables: Mapping[str, str] | None = None) -> Outcome:
     scratch = Path(tempfile.mkdtemp(prefix="tfos-matrix-"))
     report = scratch / "report.xml"
     options = ["-q", "-p", "no:cacheprovider", "-o", f"timeout={_TEST_SECONDS}", f"--junitxml={report}"]
     command = [python, "-m", "pytest", *options, f"--basetemp={scratch / 'tests'}", *tests]
     try:
-        with log.open("ab") as output:
-            process = subprocess.Popen(
-                command, cwd=ROOT, env=environment, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
-            )
-            _running.add(process)
-            try:
-                if _ended.is_set():
-                    raise KeyboardInterrupt
-                process.wait(_SECONDS)
-                if _ended.is_set():
-                    raise KeyboardInterrupt
-            except subprocess.TimeoutExpired:
-                return Outcome(failed={"pytest": f"not finished after {_SECONDS} s (time-out)"})
-            finally:
-                _end(process)
-                _running.discard(process)
-        if process.returncode not in _HAVE_RUN or not report.exists():
+        code = _execute(command, python, log, _SECONDS, variables)
+        if code not in _HAVE_RUN or not report.exists():
             last = (log.read_text(errors="replace").strip().splitlines() or [""])[-1]
-            return Outcome(failed={"pytest": f"it ended with exit code {process.returncode}: {last}"})
+            return Outcome(failed={"pytest": f"it ended with exit code {code}: {last}"})
         return outcome_of(report.read_text())
+    except subprocess.TimeoutExpired:
+        return Outcome(failed={"pytest": f"not finished after {_SECONDS} s (time-out)"})
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _execute(
+    command: Sequence[str | Path], python: Path, log: Path, seconds: int, variables: Mapping[str, str] | None = None
+) -> int:
+    """Run a command of an environment, and end it and its group; return its exit code.
+
+    Raises
+    ------
+    subprocess.TimeoutExpired
+        If it runs longer.
+    KeyboardInterrupt
+        If `end_tests` has been called.
+    """
+    without = ("VIRTUAL_ENV", "TFOS_TEST_TURN")  # the second would leave out slow tests
+    environment = {name: value for name, value in os.environ.items() if name not in without}
+    environment |= {"TFOS_TEST_MASTERS": "local", "TFOS_TEST_JAVA_ARCHIVE": "0", **(variables or {})}
+    environment |= {"PATH": f"{python.parent}{os.pathsep}{environment['PATH']}"}
+    with log.open("ab") as output:
+        process = subprocess.Popen(
+            command, cwd=ROOT, env=environment, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+        )
+        _running.add(process)
+        try:
+            if _ended.is_set():
+                raise KeyboardInterrupt
+            code = process.wait(seconds)
+            if _ended.is_set():
+                raise KeyboardInterrupt
+            return code
+        finally:
+            _end(process)
+            _running.discard(process)
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:
@@ -147,6 +209,7 @@ def outcome_of(report: str) -> Outcome:
     """Return the outcome that a report of pytest in JUnit's XML states."""
     outcome = Outcome()
     for case in ElementTree.fromstring(report).iter("testcase"):  # noqa: S314 - written by our own pytest
+        outcome.properties |= {each.get("name", ""): each.get("value", "") for each in case.iter("property")}
         errors = [*case.findall("failure"), *case.findall("error")]
         name = f"{case.get('classname', '').replace('.', '/')}.py::{case.get('name')}"
         if errors:

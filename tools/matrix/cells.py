@@ -5,7 +5,19 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["CORNERS", "NEWEST", "PYTHONS", "ROOT", "SPARKS", "TENSORFLOWS", "Cell", "corner", "selected"]
+__all__ = [
+    "CORNERS",
+    "NEWEST",
+    "NEXT",
+    "NEXT_PYTHON",
+    "PYTHONS",
+    "ROOT",
+    "SPARKS",
+    "TENSORFLOWS",
+    "Cell",
+    "corner",
+    "selected",
+]
 
 ROOT = Path(__file__).resolve().parents[2]
 NEWEST = "newest"
@@ -13,11 +25,13 @@ PYTHONS = re.findall(r'"Programming Language :: Python :: (3\.\d+)"', (ROOT / "p
 SPARKS = ["3.5", "4.0", NEWEST]
 TENSORFLOWS = ["2.16", "2.18", NEWEST]
 CORNERS = ["oldest", "between", "newest"]
+NEXT = {"candidate": "tensorflow", "nightly": "tf-nightly"}  # TensorFlow before its release: column and distribution
+NEXT_PYTHON = "3.12"  # the oldest one that the newest JAX takes
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A combination of versions, each as ``"3.5"`` or ``"newest"``.
+    """A combination of versions, each as ``"3.5"`` or ``"newest"``; of TensorFlow also one of `NEXT`.
 
     Examples
     --------
@@ -38,7 +52,12 @@ class Cell:
 
     @property
     def requirements(self) -> list[str]:
-        """What is installed beside this package; tf_keras has the version of its TensorFlow."""
+        """What is installed beside this package; tf_keras has the version of its TensorFlow.
+
+        Of a column of `NEXT` only Spark: the rest depends on what there is (`tomorrow.requirements`).
+        """
+        if self.tensorflow in NEXT:
+            return ["pyspark"]
         names = [("pyspark", self.spark), ("tensorflow", self.tensorflow), ("tf_keras", self.tensorflow)]
         return [name if version == NEWEST else f"{name}=={version}.*" for name, version in names]
 

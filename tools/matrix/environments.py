@@ -13,7 +13,7 @@ from threading import Lock
 
 from tools.matrix.cells import ROOT, Cell
 
-__all__ = ["NoPython", "NoRelease", "find_python", "install", "resolve", "versions_of"]
+__all__ = ["NoPython", "NoRelease", "find_python", "install", "newest", "resolve", "versions_of"]
 
 _UV = ROOT / ".venvs" / "uv"
 _WHEELS = ROOT / ".venvs" / "wheels"
@@ -85,7 +85,27 @@ def _build_spark(cell: Cell) -> None:
         subprocess.run(command, check=False, capture_output=True)
 
 
-def resolve(cell: Cell, extra: str, more: Sequence[str] = ()) -> str:
+def newest(name: str, python: str) -> str:
+    """Return the newest version of a package for a version of Python, which may be a pre-release.
+
+    Raises
+    ------
+    NoPython
+        If there is no interpreter.
+    RuntimeError
+        If there is none, or `uv` fails for another reason, as without a network.
+    """
+    with tempfile.TemporaryDirectory() as directory:
+        wanted = Path(directory) / "requirements.txt"
+        wanted.write_text(name)
+        options = ("--quiet", "--no-annotate", "--no-header", "--no-deps", "--prerelease", "allow")
+        done = _run("pip", "compile", *options, "--python", find_python(python), wanted)
+    if done.returncode:
+        raise RuntimeError(f"no version of {name}: {reason(done.stderr)}")
+    return versions_of(done.stdout)[name]
+
+
+def resolve(cell: Cell, extra: str, more: Sequence[str] = (), overrides: Sequence[str] = ()) -> str:
     """Return the versions of all packages of a cell, as the text of a file of requirements.
 
     Parameters
@@ -96,6 +116,8 @@ def resolve(cell: Cell, extra: str, more: Sequence[str] = ()) -> str:
         The extra of this package with what the tests need.
     more : sequence of str
         Further requirements.
+    overrides : sequence of str
+        Requirements in place of those that all packages have of the same ones.
 
     Raises
     ------
@@ -110,15 +132,18 @@ def resolve(cell: Cell, extra: str, more: Sequence[str] = ()) -> str:
     with tempfile.TemporaryDirectory() as directory:
         wanted = Path(directory) / "requirements.txt"
         wanted.write_text("\n".join([*cell.requirements, *more]))
+        replaced = Path(directory) / "overrides.txt"
+        replaced.write_text("\n".join(overrides))
         options = ("--quiet", "--no-annotate", "--no-header", "--python", find_python(cell.python), "--extra", extra)
-        done = _run("pip", "compile", *options, "--find-links", _WHEELS, "pyproject.toml", wanted)
+        options = (*options, "--find-links", str(_WHEELS), "--override", str(replaced))
+        done = _run("pip", "compile", *options, "pyproject.toml", wanted)
     if done.returncode:
         if "No solution found" in done.stderr:
             raise NoRelease(reason(done.stderr))
         raise RuntimeError(f"uv pip compile: {done.stderr.strip()}")
     found = versions_of(done.stdout)
     clash = found["numpy"].startswith(_OLD_NUMPY) and int(found["pyarrow"].split(".")[0]) >= _PYARROW_REFUSES
-    return resolve(cell, extra, [*more, _OLDER_PYARROW]) if clash else done.stdout
+    return resolve(cell, extra, [*more, _OLDER_PYARROW], overrides) if clash else done.stdout
 
 
 def reason(errors: str) -> str:
@@ -160,9 +185,10 @@ def install(cell: Cell, resolved: str, directory: Path) -> Path:
     with tempfile.TemporaryDirectory() as temporary:
         wanted = Path(temporary) / "requirements.txt"
         wanted.write_text(resolved)
+        links = ("--find-links", _WHEELS)
         for arguments in (
             ("venv", "--quiet", "--python", find_python(cell.python), directory),
-            ("pip", "install", "--quiet", "--find-links", _WHEELS, "--python", python, "--requirement", wanted),
+            ("pip", "install", "--quiet", "--no-deps", *links, "--python", python, "--requirement", wanted),
             ("pip", "install", "--quiet", "--python", python, "--no-deps", "--editable", ROOT),
         ):
             done = _run(*arguments)

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from tools.matrix.cells import NEWEST, PYTHONS, ROOT, SPARKS, TENSORFLOWS, Cell, selected
 from tools.matrix.results import FAILED, NO_RELEASE, PASSED, Result
 
-__all__ = ["BEGIN", "END", "PAGE", "publish", "table"]
+__all__ = ["BEGIN", "END", "PAGE", "publish", "rows", "table", "write_between"]
 
 PAGE = ROOT / "docs" / "compatibility.md"
 BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
@@ -14,13 +14,17 @@ _PACKAGES = ["pyspark", "tensorflow", "keras", "tf-keras", "numpy", "pyarrow"]
 
 def publish(results: Mapping[str, Result]) -> None:
     """Write the tables of the whole matrix between the markers of the page."""
-    head, _, rest = PAGE.read_text().partition(BEGIN)
-    _, _, tail = rest.partition(END)
     dates = sorted({result.date for result in results.values()})
     measured = dates[0] if len(set(dates)) == 1 else f"{dates[0]} to {dates[-1]}"
     command = f"Measured on {measured} with `make matrix`."
-    text = "\n\n".join([BEGIN, command, _grid(results), *_notes(results), _versions(results), END])
-    PAGE.write_text(f"{head}{text}{tail}")
+    write_between(BEGIN, END, "\n\n".join([command, _grid(results), *_notes(results), _versions(results)]))
+
+
+def write_between(begin: str, end: str, text: str) -> None:
+    """Write a text between two markers of the page."""
+    head, _, rest = PAGE.read_text().partition(begin)
+    _, _, tail = rest.partition(end)
+    PAGE.write_text(f"{head}{begin}\n\n{text}\n\n{end}{tail}")
     print(f"written: {PAGE.relative_to(ROOT)}")
 
 
@@ -54,7 +58,7 @@ def _grid(results: Mapping[str, Result]) -> str:
         for spark in SPARKS:
             of_row = [results.get(Cell(python, spark, tensorflow).name) for tensorflow in TENSORFLOWS]
             lines.append([python, _spark(spark, of_row), *map(text, of_row)])
-    return _rows(lines)
+    return rows(lines)
 
 
 def _spark(version: str, results: Sequence[Result | None]) -> str:
@@ -86,8 +90,9 @@ def _versions(results: Mapping[str, Result]) -> str:
         versions = results[cell.name].versions if cell.name in results else {}
         if versions:
             lines.append([versions.get("python", cell.python), *(versions.get(name, "") for name in _PACKAGES)])
-    return _rows(lines)
+    return rows(lines)
 
 
-def _rows(lines: Sequence[Sequence[str]]) -> str:
+def rows(lines: Sequence[Sequence[str]]) -> str:
+    """Return the lines of a table in Markdown."""
     return "\n".join(f"| {' | '.join(line)} |" if line[0] != "---" else f"|{'|'.join(line)}|" for line in lines)

@@ -28,6 +28,8 @@ class Result:
         How many tests have passed, and the time of all tests.
     versions : dict of str to str
         The packages' versions, and that of Python.
+    more : dict of str to str
+        The outcomes of what ran after the tests, by its name.
     date, revision : str
         When it ran, as ``2026-11-24``, and with which revision of the code; empty for one that is not committed.
     """
@@ -37,6 +39,7 @@ class Result:
     tests: int = 0
     seconds: int = 0
     versions: dict[str, str] = field(default_factory=dict)
+    more: dict[str, str] = field(default_factory=dict)
     date: str = ""
     revision: str = ""
 

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tensorflowonspark.cli.signals import ended_by_signals
-from tensorflowonspark.driver.preflight import examine_environment, wheels_of
+from tensorflowonspark.driver.preflight import examine_environment
 from tensorflowonspark.driver.spark.private_names import python_problems
 from tensorflowonspark.errors import RequirementError
+from tensorflowonspark.keras.wheels import wheels_of
 from tensorflowonspark.task.environment import ExecutorEnvironment, own_environment
 from tensorflowonspark.task.fabric import Fabric, NcclChoice, find_fabric
 
@@ -107,8 +108,8 @@ def check(options: argparse.Namespace) -> CheckReport:
         return report
     if {"pyspark", "tensorflow"} <= set(found) and not problems:
         own = ExecutorEnvironment.of(own_environment())
-        report.problems += _own_problems(own)
-        report.lines += [f"{'bytecode':20}{own.bytecode}"] if own.bytecode else []
+        report.problems += _own_problems(own, report.problems)
+        report.lines += [f"{'note':20}{note}" for note in own.notes]
     if getattr(options, "gpu", False):
         from tensorflowonspark.driver.executor_checks import fabric_problems
 
@@ -118,10 +119,10 @@ def check(options: argparse.Namespace) -> CheckReport:
     return report
 
 
-def _own_problems(own: ExecutorEnvironment) -> list[str]:
-    """Return a line for each package that can't be imported here, and for each feature that lacks a private name."""
-    unfit = [f"this machine: {package} can't be imported: {error}" for package, error in own.errors.items()]
-    return unfit + [f"this machine: {problem}" for problem in own.missing]
+def _own_problems(own: ExecutorEnvironment, known: Sequence[str]) -> list[str]:
+    """Return a line for each package that can't be imported here, and for each other problem that is not known yet."""
+    unfit = [f"{package} can't be imported: {error}" for package, error in own.errors.items()]
+    return [f"this machine: {problem}" for problem in (*unfit, *own.problems) if problem not in known]
 
 
 def _names_spark(options: argparse.Namespace) -> bool:
@@ -166,12 +167,13 @@ def _check_cluster(options: argparse.Namespace, report: CheckReport) -> None:
     report.hosts = [name for each in executors for name in (each.host, each.address)]
     report.lines += _table(executors)
     report.lines += _fabric_lines([(each.host, each.fabric) for each in executors if each.fabric is not None])
-    without: dict[str, list[str]] = {}
+    noted: dict[str, list[str]] = {}
     for each in executors:
-        without.setdefault(each.bytecode, []).append(each.host)
-    slow = [f"{named_hosts(hosts)}: {problem}" for problem, hosts in without.items() if problem]
-    report.lines += ["", *slow] if slow else []
-    report.problems += _own_problems(own)
+        for note in each.notes:
+            noted.setdefault(note, []).append(each.host)
+    notes = [f"{named_hosts(hosts)}: {note}" for note, hosts in noted.items()]
+    report.lines += ["", *notes] if notes else []
+    report.problems += _own_problems(own, report.problems)
     report.problems += problems_of(own, executors)
 
 

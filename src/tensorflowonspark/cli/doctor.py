@@ -17,11 +17,11 @@ from tensorflowonspark.cli.check import CheckReport, check
 from tensorflowonspark.cli.redaction import Redaction
 from tensorflowonspark.cli.settings import given_in_environment, spark_settings
 from tensorflowonspark.cli.spark import add_spark_options
-from tensorflowonspark.driver.preflight import wheels_of
 from tensorflowonspark.errors import ClusterError, SpecError
+from tensorflowonspark.keras.wheels import wheels_of
 from tensorflowonspark.task.gpus import all_gpus
 
-_DISTRIBUTIONS = ["tensorflowonspark", "pyspark", "keras", "tf_keras", "numpy", "pandas", "pyarrow", "cloudpickle",
+_DISTRIBUTIONS = ["tensorflowonspark", "pyspark", "numpy", "pandas", "pyarrow", "cloudpickle",
                   "fsspec", "hdfs-native", "cryptography", "psutil", "tqdm", "wrapt"]  # fmt: skip
 _VARIABLES = re.compile(
     "SPARK_|PYSPARK_|PYTHON|JAVA_|HADOOP_|YARN_|TF_|TFOS_|TENSORFLOW_|KERAS_|CUDA|NCCL_|XLA_|LD_LIBRARY|VIRTUAL_ENV|CONDA_|"
@@ -97,7 +97,8 @@ def _settings(values: Mapping[str, str], redaction: Redaction) -> str:
 
 def _versions() -> Iterator[tuple[str, str]]:
     yield "Python", f"{platform.python_version()} ({platform.python_implementation()})"
-    yield from wheels_of("tensorflow").items()
+    for library in ("tensorflow", "keras", "tf_keras"):
+        yield from wheels_of(library).items()
     for name in _DISTRIBUTIONS:
         with suppress(PackageNotFoundError):
             yield name, version(name)

@@ -174,7 +174,7 @@ def problems_of(own: ExecutorEnvironment, executors: Sequence[ExecutorEnvironmen
     """
     hosts: dict[str, list[str]] = {}
     for executor in executors:
-        for problem in _problems(own, executor):
+        for problem in (*_problems(own, executor), *_other_backend(executors[0], executor)):
             hosts.setdefault(problem, []).append(executor.host)
     return [f"{named_hosts(of)}: {problem}" for problem, of in hosts.items()]
 
@@ -185,7 +185,7 @@ def _problems(own: ExecutorEnvironment, executor: ExecutorEnvironment) -> "Itera
         yield clash
     for package, error in executor.errors.items():
         yield f"{package} can't be imported ({error}): {_INSTALL}"
-    yield from executor.missing
+    yield from executor.problems
     yield from _different(own.versions, executor.versions)
     if executor.unreachable:
         yield (
@@ -223,6 +223,15 @@ def fabric_problems(fabric: Fabric) -> "Iterator[str]":
         yield (
             f"NCCL uses sockets ({', '.join(nccl.devices)}) although {active[0].device} is active: see NCCL_IB_DISABLE "
             "and NCCL_IB_HCA, and whether the container has /dev/infiniband and libibverbs"
+        )
+
+
+def _other_backend(first: ExecutorEnvironment, executor: ExecutorEnvironment) -> "Iterator[str]":
+    """Yield a line if an executor's Keras has another backend than that of the first executor."""
+    if first.backend and executor.backend and executor.backend != first.backend:
+        yield (
+            f"Keras has the backend {executor.backend} (by KERAS_BACKEND or ~/.keras/keras.json), and {first.backend} "
+            f'on {first.host}: workers of one cluster need the same, set it with env={{"KERAS_BACKEND": ...}}'
         )
 
 

@@ -1,21 +1,36 @@
 """What the nodes do together: collectives, feeds that they read from files, the ends of passes, rounds."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tensorflowonspark.driver.collectives import Collectives, FileFeeds, PassCounts
 from tensorflowonspark.driver.nodes import Node, Roster
 from tensorflowonspark.driver.rounds import Rounds
+from tensorflowonspark.errors import FailureKind
 from tensorflowonspark.feed_messages import FeedReport, FilesRead, PassEnded
 from tensorflowonspark.messages import (
     Contribution,
     Failed,
     FeedWanted,
+    KerasImported,
     Returned,
     RoundBroken,
     RoundExchanged,
     RoundReached,
 )
+
+
+def _other_backend(node: Node, workers: Sequence[Node]) -> Failed | None:
+    """Return the failure of a worker whose Keras has another backend than that of the others."""
+    other = next((each for each in workers if each.backend not in ("", node.backend)), None)
+    if other is None:
+        return None
+    reason = f"its Keras has the backend {node.backend}, and that of {other.role} on {other.host} has {other.backend}"
+    advice = (
+        'set one for all nodes, as env={"KERAS_BACKEND": "tensorflow"}: KERAS_BACKEND or ~/.keras/keras.json differs '
+        "between the hosts"
+    )
+    return Failed(FailureKind.RAISED, reason, advice)
 
 
 class JointWork:
@@ -47,6 +62,9 @@ class JointWork:
                     self._rounds.receive(node, message)
                 failure = self._file_feeds.receive(node, message, workers)
                 return failure or self._collectives.receive(node, message, workers)
+            case KerasImported():
+                node.backend = message.backend
+                return _other_backend(node, workers)
             case Contribution():
                 return self._collectives.receive(node, message, workers)
             case FilesRead():

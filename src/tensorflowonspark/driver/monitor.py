@@ -45,6 +45,7 @@ from tensorflowonspark.messages import (
     Heartbeat,
     Idle,
     InferenceReady,
+    KerasImported,
     Lines,
     NodeLost,
     NodeReady,
@@ -259,6 +260,7 @@ class Monitor(Roster):
     @_handle.register(Contribution)
     @_handle.register(FeedReport)
     @_handle.register(FilesRead)
+    @_handle.register(KerasImported)
     @_handle.register(PassEnded)
     @_handle.register(RoundBroken)
     @_handle.register(RoundExchanged)

@@ -82,6 +82,7 @@ class Node:
     idle_since: float = 0.0  # time (time.monotonic) since which it is idle
     checked: int = 0  # number of the last `Probe` that its supervisor has answered
     unreached: dict[str, str] = field(default_factory=dict)  # addresses that its host did not reach then, and why
+    backend: str = ""  # of its Keras, once its program has imported that
     begun_at: float | None = None  # time (time.monotonic) at which its program began; None: it has not
     feed_failed: str = ""  # the error of its held task
     serving: bool = False  # a ParameterServerStrategy; its program will not return

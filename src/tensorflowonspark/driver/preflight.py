@@ -8,16 +8,15 @@ import site
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from importlib.machinery import PathFinder
-from importlib.metadata import PackageNotFoundError, distributions, packages_distributions
-from importlib.metadata import version as distribution_version
+from importlib.metadata import distributions
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
 from tensorflowonspark import __version__
 from tensorflowonspark.errors import RequirementError
+from tensorflowonspark.keras.wheels import clashes, wheels_of
 
 _PYTHON = (3, 10)
 _REQUIREMENTS = {"pyspark": "pyspark>=3.5", "tensorflow": "tensorflow>=2.16", "pyarrow": "pyarrow>=15"}
@@ -67,11 +66,7 @@ def examine_environment() -> tuple[dict[str, str], list[str]]:
             problems.append(f'{module} can\'t be imported: {sys.executable} -m pip install "{requirement}"')
     if clash := pyarrow_problem(found.get("pyarrow", "0"), _version("numpy")):
         problems.append(clash.replace("pip", f"{sys.executable} -m pip"))
-    wheels = wheels_of("tensorflow")
-    if len(set(wheels.values())) > 1:
-        several = " and ".join(f"{name} {version}" for name, version in wheels.items())
-        remove = f"{sys.executable} -m pip uninstall {' '.join(wheels)}"
-        problems.append(f"{several} are installed into one directory: `{remove}`, then install one of them")
+    problems.extend(clashes())
     java, problem = _java(needed=17 if _major(found.get("pyspark", "4")) >= _SPARK_ON_JAVA_17 else 8)
     found.update({"java": java} if java else {})
     problems.extend([problem] if problem else [])
@@ -89,15 +84,6 @@ def pyarrow_problem(pyarrow: str, numpy: str) -> str:
     if _major(numpy) < _NUMPY_2 and _major(pyarrow) >= _PYARROW_ON_NUMPY_2:
         return f'pyarrow {pyarrow} refuses NumPy {numpy}: pip install "pyarrow<{_PYARROW_ON_NUMPY_2}"'
     return ""
-
-
-def wheels_of(module: str) -> dict[str, str]:
-    """Return the versions of the distributions that contain a module, by name: of TensorFlow there are several."""
-    found = {}
-    for distribution in sorted(set(packages_distributions().get(module, ()))):
-        with suppress(PackageNotFoundError):
-            found[distribution] = distribution_version(distribution)
-    return found
 
 
 def _major(version: str) -> int:

@@ -16,8 +16,8 @@ been imported, in the class that defines the function:
 - `pass_steps`: the steps of a pass that Keras begins: those to skip, and their number as it becomes known.
 - `steps`, `optimizers`: gradients are summed before anything else, and outside of the graph that XLA compiles; models
   with a custom ``train_step``.
-- `metrics`, `trackers`, `losses`: padding rows don't count in any reported value (for ``tf_keras`` as well); a loss that is one
-  number for a batch is averaged over the workers.
+- `metrics`, `trackers`, `losses`: padding rows don't count in any reported value (for ``tf_keras`` as well); a loss
+  that is one number for a batch is averaged over the workers.
 - `collectives`: reductions and broadcasts over the workers; integer counters keep their remainders; a strategy's own
   communication options hold for gradients.
 - `shards`, `provenance`: a dataset that holds one worker's share is not divided again.
@@ -26,7 +26,7 @@ been imported, in the class that defines the function:
 - `adapting`, `preprocessing`: preprocessing layers adapt to the rows of all workers.
 - `resuming`: the callback of a checkpoint.
 - `saving`: models are saved outside of a strategy's scope, and exported as they predict.
-- `exchange`: ``fit`` with torch is refused, unless a callback exchanges weights.
+- `exchange`: ``fit`` with torch is refused, unless a callback exchanges weights, or the program tries it.
 - `jax`: what takes the place of all this if JAX is the backend of Keras 3.
 """
 

@@ -28,6 +28,7 @@ from tensorflowonspark.keras.private_names import (
     attribute_of,
     is_whole,
     test_modules,
+    warn_of_untested,
 )
 
 _PACKAGE = __name__.rpartition(".")[0]
@@ -74,6 +75,7 @@ def install(program: bytes = b"", heartbeat_timeout: float = 0.0) -> None:
 
 def _test_modules(library: str, _: ModuleType) -> None:
     """Test that a library, which has been imported, has the modules to repair."""
+    warn_of_untested(library)
     table = OF_BACKENDS.get(keras_backend(), REPAIRS) if library == "keras" else REPAIRS
     test_modules([repair for repair in table if repair.library == library])
 

@@ -13,6 +13,7 @@ import inspect
 import json
 import logging
 import os
+import re
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -24,13 +25,14 @@ from tensorflowonspark.keras.session import session
 
 _log = logging.getLogger(__name__)
 
-# The releases with which the tests have run: docs/compatibility.md.
+# The releases with which the tests have run, the newest ones before their release: docs/compatibility.md. The extras in
+# pyproject.toml end with the same.
 TESTED = {
-    "tensorflow": "tensorflow>=2.16,<2.22",
-    "keras": "keras>=3.10,<3.16",
-    "tf_keras": "tf_keras>=2.16,<2.22",
+    "tensorflow": "tensorflow>=2.16,<2.23",
+    "keras": "keras>=3.10,<3.17",
+    "tf_keras": "tf_keras>=2.16,<2.23",
 }
-_TESTED_ON_JAX = "keras>=3.15,<3.16"
+_TESTED_ON_JAX = "keras>=3.15,<3.17"
 _SHOWN = {"tensorflow": "TensorFlow", "keras": "Keras"}
 
 FIT = "fit on several workers"
@@ -345,6 +347,28 @@ def _version(library: str) -> str:
         return importlib.metadata.version(library)
     except importlib.metadata.PackageNotFoundError:
         return "(of unknown version)"
+
+
+def untested(library: str) -> str:
+    """Return a line for a library that has been imported, if no test has run with its version; empty if one has."""
+    version = _version(library)
+    numbers = _numbers(version)
+    if numbers and numbers < _numbers(TESTED[library].rpartition("<")[2]):
+        return ""
+    return (
+        f"{_SHOWN.get(library, library)} {version} {'is newer than' if numbers else 'is not among'} what was tested "
+        f'("{TESTED[library]}"): names that it lacks are reported, but not what it does in another way'
+    )
+
+
+def warn_of_untested(library: str) -> None:
+    """Warn of a library that has been imported, if no test has run with its version."""
+    if problem := untested(library):
+        _log.warning("%s", problem)
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(map(int, re.findall(r"\d+", version)[:2]))
 
 
 def attribute_of(owner: Any, name: str) -> Any:

@@ -330,7 +330,8 @@ class TrainingParams(ModelParams, HasLabelCol, HasWeightCol, HasValidationIndica
         if backend == "torch" and workers != 1 and not apart:
             raise SpecError(
                 f"backend='torch' trains on one worker, and numWorkers is {workers}: Keras exchanges no gradients "
-                "between processes with torch. Take strategy='diloco', backend='jax' or 'tensorflow', or numWorkers=1"
+                "between processes with torch up to 3.15.1, and later ones are not tested here. "
+                "Take strategy='diloco', backend='jax' or 'tensorflow', or numWorkers=1"
             )
 
     @property

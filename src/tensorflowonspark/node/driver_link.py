@@ -33,6 +33,7 @@ from tensorflowonspark.feed_messages import (
 from tensorflowonspark.messages import (
     Contributed,
     Heartbeat,
+    KerasImported,
     Member,
     MemberReplaced,
     Members,
@@ -54,7 +55,7 @@ from tensorflowonspark.transport import Credentials, seal
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
-_REPORTS = (TensorFlowImported, TrainingTotals)
+_REPORTS = (KerasImported, TensorFlowImported, TrainingTotals)
 _links: "WeakSet[Link]" = WeakSet()
 _ORPHAN_GUARD_SECONDS = 1.0  # for the orphan guard to end this process and to remove its private directory
 _TENSORFLOW = str(Path("tensorflow", "python"))

@@ -26,7 +26,15 @@ from tensorflowonspark.config import ClusterSpec, Job, tf_config
 from tensorflowonspark.errors import FailureKind, did_you_mean, error_text
 from tensorflowonspark.keras import hooks, rounds, training_events, workers
 from tensorflowonspark.keras.jax import cluster as jax_cluster
-from tensorflowonspark.messages import Failed, Member, NodeReady, ProgramBegun, Returned, TensorFlowImported
+from tensorflowonspark.messages import (
+    Failed,
+    KerasImported,
+    Member,
+    NodeReady,
+    ProgramBegun,
+    Returned,
+    TensorFlowImported,
+)
 from tensorflowonspark.node.collectives import NodeCollectives
 from tensorflowonspark.node.context import Context, keep_context
 from tensorflowonspark.node.driver_link import Link, NodeSetup
@@ -90,6 +98,9 @@ def run_node(pipe: Connection) -> None:
         workers.connect(NodeCollectives(setup, link))
         rounds.connect(RoundMember(setup, link))
         addresses = {member.role: member.address for member in members}
+        wrapt.register_post_import_hook(
+            lambda config: link.send(KerasImported(config.backend())), "keras.src.backend.config"
+        )
         jax_cluster.connect([addresses[role] for role in setup.spec.fed], setup.spec.fed.index(setup.role))
     else:
         rounds.connect(None)

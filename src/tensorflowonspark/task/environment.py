@@ -30,8 +30,8 @@ _CONNECT_SECONDS = 10.0
 _ANSWER_SECONDS, _MOST_AT_ONCE = 4.0, 64  # of other executors
 _HOLD_SECONDS = 1.0  # for which a task keeps its slot, so that Spark gives the others to the other tasks
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108 - its size is read
-# Prints a line for each module: a crash in the import of one leaves those before it known. Then prints one for each
-# feature of nodes whose private names these modules lack, and one if they have no bytecode.
+# Prints a line for each module: a crash in the import of one leaves those before it known. Then prints Keras's backend,
+# and a line for each problem of these modules, and for each fact that is none but should be known.
 _IMPORTS = """
 import importlib, json, os, sys
 for name in sys.argv[1:]:
@@ -41,13 +41,22 @@ for name in sys.argv[1:]:
         raise
     except BaseException as error:
         found = ["", f"{type(error).__name__}: {error}".splitlines()[0]]
+        if name == "keras" and "KERAS_BACKEND" in os.environ:
+            found[1] += "; KERAS_BACKEND=" + os.environ["KERAS_BACKEND"]
     print(json.dumps(["imported", name, *found]), flush=True)
+def tell(kind, lines):
+    for line in lines:
+        print(json.dumps([kind, line, "", ""]), flush=True)
 try:
-    from tensorflowonspark.keras.private_names import all_problems
-    for problem in all_problems(jax=os.environ.get("KERAS_BACKEND") == "jax"):
-        print(json.dumps(["missing", problem, "", ""]), flush=True)
+    from tensorflowonspark.keras.private_names import all_problems, untested
+    from tensorflowonspark.keras.wheels import clashes
+    backend = sys.modules["keras"].config.backend() if "keras" in sys.modules else ""
+    tell("backend", [backend])
+    tell("problem", clashes())
+    tell("problem", all_problems(jax=backend == "jax"))
     from tensorflowonspark.bytecode import bytecode_problem
-    print(json.dumps(["bytecode", bytecode_problem(), "", ""]), flush=True)
+    imported = [name for name in ("tensorflow", "keras", "tf_keras") if name in sys.modules]
+    tell("note", filter(None, [bytecode_problem(), *map(untested, imported)]))
 except ImportError:
     pass
 """
@@ -77,10 +86,14 @@ class ExecutorEnvironment:
         The number of task slots.
     fabric : Fabric or None
         What connects GPUs, if that was asked for.
-    missing : sequence of str
-        A line for each private name of TensorFlow and Keras that nodes need and these versions lack.
-    bytecode : str
-        Why each process compiles TensorFlow anew, and what to do; empty if it has bytecode.
+    problems : sequence of str
+        A line for each private name of TensorFlow and Keras that nodes need and these versions lack, and for each
+        package of which several builds are installed.
+    notes : sequence of str
+        A line for each fact that is no problem but should be known: a version that was not tested, and why each process
+        compiles TensorFlow anew.
+    backend : str
+        Keras's backend.
     """
 
     host: str
@@ -94,8 +107,9 @@ class ExecutorEnvironment:
     unreachable: str
     slots: int = 0
     fabric: Fabric | None = None
-    missing: Sequence[str] = ()
-    bytecode: str = ""
+    problems: Sequence[str] = ()
+    notes: Sequence[str] = ()
+    backend: str = ""
 
     @classmethod
     def of(cls, fields: dict[str, Any], slots: int = 0) -> "ExecutorEnvironment":
@@ -118,21 +132,18 @@ def own_environment(
     fabric : bool
         Whether to find what connects GPUs.
     """
-    versions, errors, missing, bytecode = _imported()
+    imported = _imported()
     address, unreachable = _connect(driver) if driver else ("", "")
     return {
         "host": socket.gethostname(),
         "address": address,
         "python": platform.python_version(),
-        "versions": versions,
-        "errors": errors,
+        **imported,
         "gpus": len(all_gpus()) if gpus is None else gpus,
         "shared_memory": _shared_memory(),
         "open_files": resource.getrlimit(resource.RLIMIT_NOFILE)[1],
         "unreachable": unreachable,
         "fabric": asdict(find_fabric()) if fabric else None,
-        "missing": missing,
-        "bytecode": bytecode,
     }
 
 
@@ -232,10 +243,10 @@ def _why_unreached(address: tuple[str, int]) -> str:
     return ""
 
 
-def _imported() -> tuple[dict[str, str], dict[str, str], list[str], str]:
-    """Import the packages in another process; return four fields of `ExecutorEnvironment`.
+def _imported() -> dict[str, Any]:
+    """Import the packages in another process; return what it finds.
 
-    These are ``versions``, ``errors``, ``missing`` and ``bytecode``.
+    These are the fields ``versions``, ``errors``, ``problems``, ``notes`` and ``backend`` of `ExecutorEnvironment`.
     """
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "TF_CPP_MIN_LOG_LEVEL": "3"}
     environment["PYTHONSAFEPATH"] = "1"  # nothing from the working directory, from Python 3.11 on
@@ -252,22 +263,20 @@ def _imported() -> tuple[dict[str, str], dict[str, str], list[str], str]:
             end = f"ended with {signal.Signals(-process.returncode).name}"
     versions: dict[str, str] = {}
     errors: dict[str, str] = {}
-    missing: list[str] = []
-    bytecode = ""
+    told: dict[str, list[str]] = {"problem": [], "note": [], "backend": [""]}
     for line in output.splitlines():
         with suppress(ValueError, TypeError):
             mark, name, version, error = json.loads(line)
             if mark == "imported":
                 (versions if version else errors)[name] = version or error
-            elif mark == "missing":
-                missing.append(name)
-            elif mark == "bytecode":
-                bytecode = name
+            elif mark in told:
+                told[mark].append(name)
     for name in PACKAGES:
         if name not in versions and name not in errors:
             errors[name] = f"the import {end}"
             break  # those after it were not tried
-    return versions, errors, missing, bytecode
+    facts = {"problems": told["problem"], "notes": told["note"], "backend": told["backend"][-1]}
+    return {"versions": versions, "errors": errors, **facts}
 
 
 def _connect(driver: tuple[str, int]) -> tuple[str, str]:

@@ -46,7 +46,7 @@ def test_a_name_that_training_on_several_workers_needs_is_the_nodes_error(spark,
 
     problem = (
         r"RequirementError: Keras [\d.]+ has no keras\.src\.backend\.tensorflow\.trainer\.TFEpochIterator\."
-        r'_enumerate_iterator: fit on several workers needs it; install "keras>=3\.10,<3\.16"'
+        r'_enumerate_iterator: fit on several workers needs it; install "keras>=3\.10,<3\.17"'
     )
     with pytest.raises(tfos.NodeError, match=problem):
         tfos.run(spark, program, first, num_workers=2, **without)

@@ -133,3 +133,20 @@ def test_a_strategy_for_each_fold(spark, late):
     one, two = tfos.run(spark, program, late, num_workers=2, data=small_frame(spark, [40, 40])).values()
     assert one == pytest.approx(two)
     assert len(one) == 3
+
+
+@pytest.mark.masters("local")
+def test_two_backends_in_one_cluster_are_named(spark):
+    """Each worker would wait for the other one, which takes no part in what it does."""
+
+    def program(args, ctx):
+        import os
+
+        os.environ["KERAS_BACKEND"] = "numpy" if ctx.index else "tensorflow"  # as the hosts' own settings may
+        import keras
+
+        wait_for(lambda: False, 60)
+        return keras.__version__
+
+    with pytest.raises(tfos.NodeError, match=r"its Keras has the backend \w+, and that of worker:[01] on .* has \w+"):
+        tfos.run(spark, program, num_workers=2, nodes=tfos.Nodes(warm_nodes=False))

@@ -1,6 +1,7 @@
 """What Keras and tf.data offer, under each strategy, compared with one process: the page docs/keras.md."""
 
 import os
+from collections import Counter
 
 import keras
 import pytest
@@ -43,7 +44,10 @@ def verdicts(spark, tmp_path_factory):
     }
 
 
-def test_no_cell_is_wrong(verdicts):
+def test_no_cell_is_wrong(verdicts, record_property):
+    kinds = Counter(each.kind for each in verdicts.values())
+    counts = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
+    record_property("cells", f"{len(verdicts)} cells: {counts}")
     wrong = [f"{key} | {column}: {each.why}" for (key, column), each in verdicts.items() if each.kind == judging.WRONG]
     assert not wrong, "\n".join(wrong)
 

@@ -5,9 +5,9 @@ import json
 import os
 import sys
 from dataclasses import asdict
-from importlib.metadata import version
 from pathlib import Path
 
+from tensorflowonspark.keras.wheels import wheels_of
 from tests.support.keras_suite.cluster import Outcome, run_suite
 from tests.support.keras_suite.report import MODES, compare, page, read_expected
 from tests.support.keras_suite.source import FOLDERS, files_with_tests, keras_source
@@ -31,9 +31,11 @@ def main() -> int:
 
     outcomes = _run(options)
     comparison = compare(outcomes, read_expected(HERE / "expected.toml"), whole=whole)
+    installed = ", ".join(f"{name} {number}" for name, number in wheels_of("keras").items())
     for mode, of_mode in outcomes.items():
         kinds = {each.kind: sum(other.kind == each.kind for other in of_mode) for each in of_mode}
-        print(f"{mode}: {len(of_mode)} tests of keras {version('keras')}: {kinds}")
+        counts = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
+        print(f"{mode}: {len(of_mode)} tests with {installed}: {counts}")
     for line in comparison.lines():
         print(line)
     if options.page and whole:

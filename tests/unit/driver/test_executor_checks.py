@@ -33,7 +33,7 @@ def there(**changes):
             "keras 3.10.0, and on this machine 3.15.1: install one version",
         ),
         (
-            {"missing": ("Keras 3.99.0 has no keras.src.gone: fit on several workers needs it",)},
+            {"problems": ("Keras 3.99.0 has no keras.src.gone: fit on several workers needs it",)},
             "Keras 3.99.0 has no keras.src.gone: fit on several workers needs it",
         ),
         (
@@ -65,6 +65,13 @@ def test_a_problem_of_many_executors_is_one_line():
     executors = [replace(there(open_files=512), host=f"h{number}") for number in range(5)]
     (problem,) = problems_of(OWN, executors)
     assert problem.startswith("h0, h1, h2 and 2 more: a process may open 512 files")
+
+
+def test_executors_whose_keras_has_two_backends():
+    executors = [there(backend="tensorflow"), replace(there(backend="jax"), host="h2")]
+    (problem,) = problems_of(replace(OWN, backend="torch"), executors)
+    assert problem.startswith("h2: Keras has the backend jax (by KERAS_BACKEND or ~/.keras/keras.json), and tensorflow")
+    assert problems_of(OWN, [there(backend="jax"), there(backend=""), there(backend="jax")]) == []
 
 
 def test_equal_executors_and_another_numpy_are_no_problem():
@@ -111,6 +118,28 @@ def test_a_package_that_kills_its_process_is_named(monkeypatch, tmp_path):
     assert found["versions"] == {"fine": "1.2"}
     assert found["errors"] == {"broken": "ImportError: no libx.so", "fatal": "the import ended with SIGILL"}
     assert "refused" in found["unreachable"]
+
+
+@pytest.mark.slow
+def test_an_environment_has_the_backend_and_what_is_untested(monkeypatch, tmp_path):
+    (tmp_path / "sitecustomize.py").write_text(
+        "import wrapt\n"
+        "wrapt.register_post_import_hook(lambda keras: setattr(keras, '__version__', '3.99.1'), 'keras')\n"
+    )
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    found = own_environment()
+    assert (found["errors"], found["problems"], found["backend"]) == ({}, [], "tensorflow")
+    assert [note for note in found["notes"] if "bytecode" not in note] == [
+        'Keras 3.99.1 is newer than what was tested ("keras>=3.10,<3.17"): names that it lacks are reported, but not '
+        "what it does in another way"
+    ]
+
+
+@pytest.mark.slow
+def test_a_backend_that_is_not_installed_is_named(monkeypatch):
+    monkeypatch.setattr(environment, "PACKAGES", ("keras",))
+    monkeypatch.setenv("KERAS_BACKEND", "mxnet")
+    assert own_environment()["errors"]["keras"].endswith("; KERAS_BACKEND=mxnet")
 
 
 def test_the_environment_needs_the_standard_library_alone():

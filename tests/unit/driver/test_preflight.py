@@ -14,6 +14,7 @@ import tensorflowonspark
 from tensorflowonspark import cli
 from tensorflowonspark.driver import preflight
 from tensorflowonspark.errors import RequirementError
+from tensorflowonspark.keras import wheels
 
 
 def java(directory, version):
@@ -46,7 +47,7 @@ def distributions(search_path):
 @pytest.fixture(autouse=True)
 def ready(monkeypatch, tmp_path_factory):
     """Spark's Python, a Java that starts at once, and one search for the distributions of a path."""
-    monkeypatch.setattr(preflight, "packages_distributions", lambda: distributions(tuple(sys.path)))
+    monkeypatch.setattr(wheels, "packages_distributions", lambda: distributions(tuple(sys.path)))
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
     monkeypatch.setenv("JAVA_HOME", java(tmp_path_factory.mktemp("ready"), "17.0.1"))
 
@@ -55,7 +56,7 @@ def ready(monkeypatch, tmp_path_factory):
 def imported(monkeypatch):
     """Take the imports of `tfos check`, which last for seconds, for done."""
     facts = {"host": "h", "address": "", "python": "3", "versions": {}, "errors": {}, "gpus": 0, "fabric": None}
-    facts |= {"shared_memory": None, "open_files": 0, "unreachable": "", "missing": []}
+    facts |= {"shared_memory": None, "open_files": 0, "unreachable": "", "problems": [], "notes": []}
     monkeypatch.setattr("tensorflowonspark.cli.check.own_environment", lambda: facts)
     return facts
 
@@ -216,14 +217,33 @@ def test_a_python_that_exists_on_the_executors_only(monkeypatch):
     assert preflight.check_environment()
 
 
-def test_two_wheels_of_tensorflow_in_one_directory(monkeypatch):
-    monkeypatch.setattr(preflight, "wheels_of", lambda module: {"tensorflow": "2.21.0", "tensorflow-cpu": "2.20.0"})
-    with pytest.raises(RequirementError) as raised:
+def _wheel(directory, name, version, module):
+    """Make the metadata of an installed distribution."""
+    metadata = directory / f"{name.replace('-', '_')}-{version}.dist-info"
+    metadata.mkdir(parents=True)
+    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    (metadata / "top_level.txt").write_text(f"{module}\n")
+
+
+@pytest.mark.parametrize(
+    ("module", "names"), [("tensorflow", ("tensorflow", "tensorflow-cpu")), ("keras", ("keras", "keras-nightly"))]
+)
+def test_two_wheels_of_a_library_in_one_directory(monkeypatch, tmp_path, module, names):
+    _wheel(tmp_path / "both", names[0], "1.0", module)
+    _wheel(tmp_path / "both", names[1], "1.1", module)
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "both"), *sys.path])
+    (clash,) = wheels.clashes()
+    assert clash.startswith(f"{names[0]} 1.0 and {names[1]} 1.1 are installed into one directory: `")
+    assert f"-m pip uninstall {names[0]} {names[1]}`, then install one of them" in clash
+    with pytest.raises(RequirementError, match="are installed into one directory"):
         preflight.check_environment()
-    assert str(raised.value).startswith(
-        "tensorflow 2.21.0 and tensorflow-cpu 2.20.0 are installed into one directory: `"
-    )
-    assert "-m pip uninstall tensorflow tensorflow-cpu`, then install one of them" in str(raised.value)
+
+
+def test_wheels_of_a_library_in_two_directories(monkeypatch, tmp_path):
+    _wheel(tmp_path / "first", "keras-nightly", "3.16.0", "keras")
+    _wheel(tmp_path / "second", "keras", "3.15.1", "keras")
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "first"), str(tmp_path / "second")])
+    assert list(wheels.clashes()) == []
 
 
 @pytest.mark.usefixtures("imported")
@@ -234,7 +254,7 @@ def test_tensorflow_under_another_name_is_shown(monkeypatch, capsys):
 
 
 def test_a_private_name_that_keras_lacks_is_a_problem(imported, capsys):
-    imported["missing"].append("Keras 3.99.0 has no keras.src.gone: fit on several workers needs it")
+    imported["problems"].append("Keras 3.99.0 has no keras.src.gone: fit on several workers needs it")
     assert cli.main(["check"]) == 1
     assert "this machine: Keras 3.99.0 has no keras.src.gone: fit on several" in capsys.readouterr().err
 

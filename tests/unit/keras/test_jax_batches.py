@@ -1,5 +1,6 @@
 """What the workers of a JAX program agree on before a pass, and how batches are padded; without JAX."""
 
+import sys
 from types import ModuleType, SimpleNamespace
 from unittest import mock
 
@@ -70,12 +71,38 @@ class Torch:
         return "fitted"
 
 
-@pytest.fixture
-def torch():
+def keras_on_torch(version):
+    """Return a model of a Keras that computes with torch."""
     keras = ModuleType("keras")
+    keras.__version__ = version
+    keras.config = SimpleNamespace(backend=lambda: "torch")
     keras.Model = type("Model", (Torch,), {"fit": Torch.fit})
     exchange.refuse_torch(keras)
     return keras.Model()
+
+
+@pytest.fixture
+def torch():
+    return keras_on_torch("3.15.1")
+
+
+def test_a_keras_that_can_train_with_torch_on_several_workers_is_tried_by_a_setting(monkeypatch):
+    model = keras_on_torch("3.16.0.dev2026102704")
+    assert model.fit() == "fitted"
+    monkeypatch.setenv("TF_CONFIG", '{"cluster": {"worker": ["a:1", "b:2"]}}')
+    with pytest.raises(
+        SpecError, match=r'is not tested on several workers, and there are 2: .*"TFOS_KERAS_TORCH": "1"'
+    ):
+        model.fit()
+    monkeypatch.setenv("TFOS_KERAS_TORCH", "1")
+    distributed = SimpleNamespace(is_initialized=lambda: False, get_world_size=lambda: 2)
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(distributed=distributed))
+    with pytest.raises(SpecError, match=r"connects 1 of 2 workers, .* call keras\.distribution\.initialize on each"):
+        model.fit()
+    distributed.is_initialized = lambda: True
+    assert model.fit() == "fitted"
+    with pytest.raises(SpecError, match="exchanges no gradients between the 2 workers"):
+        keras_on_torch("3.15.1").fit()
 
 
 def test_torch_trains_on_one_worker_or_with_a_callback_that_exchanges_weights(torch, monkeypatch):

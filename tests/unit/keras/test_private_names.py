@@ -2,6 +2,7 @@
 
 import ast
 import importlib.metadata
+import re
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -13,6 +14,7 @@ from tensorflowonspark.keras import private_names
 from tensorflowonspark.keras.private_names import JAX_REPAIRS, REPAIRS, Repair
 from tensorflowonspark.keras.session import session
 from tests.support import private_uses
+from tests.support.paths import ROOT
 
 # A process with hooks, in which names are missing when their modules have been imported.
 _WITHOUT = """
@@ -60,7 +62,7 @@ _UNDECLARED = frozenset((  # which only ever becomes shorter
     "keras.src.backend.common.stateless_scope.StatelessScope", "keras.src.distribution.distribution_lib.DataParallel",
     "keras.src.distribution.distribution_lib.distribution",
 ))  # fmt: skip
-_MOST = 226  # private names of both libraries
+_MOST = 155  # private names of both libraries
 
 
 def test_each_private_name_that_is_used_is_declared():
@@ -103,7 +105,7 @@ def test_names_that_results_depend_on_refuse_several_replicas_and_others_are_war
     done = subprocess.run([sys.executable, "-c", _WITHOUT], capture_output=True, text=True, check=True, timeout=110)
     version = importlib.metadata.version("keras")
     required, other = (
-        f'Keras {version} has no keras.src.{name} needs it; install "keras>=3.10,<3.16", or a release of '
+        f'Keras {version} has no keras.src.{name} needs it; install "keras>=3.10,<3.17", or a release of '
         "TensorFlowOnSpark for this version"
         for name in (
             "saving.saving_lib.get_attr_skipset: saving a model on several workers",
@@ -112,6 +114,31 @@ def test_names_that_results_depend_on_refuse_several_replicas_and_others_are_war
     )
     assert done.stdout.splitlines() == ["one replica trains", f"refused: {required}"]
     assert {required, other} <= set(done.stderr.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("library", "version", "problem"),
+    [
+        ("keras", "3.16.0.dev2026102704", None),
+        ("keras", "3.17.0", 'Keras 3.17.0 is newer than what was tested ("keras>=3.10,<3.17")'),
+        ("tensorflow", "2.23.0-dev20261102", "TensorFlow 2.23.0-dev20261102 is newer than what was tested"),
+        ("tf_keras", "fork", "tf_keras fork is not among what was tested"),
+    ],
+)
+def test_a_version_that_was_not_tested_is_one_warning(monkeypatch, caplog, library, version, problem):
+    monkeypatch.setitem(sys.modules, library, SimpleNamespace(__version__=version))
+    private_names.warn_of_untested(library)
+    assert len(caplog.messages) == (problem is not None)
+    assert all(text.startswith(problem) for text in caplog.messages)
+
+
+def test_the_extras_end_with_the_newest_version_that_was_tested():
+    lines = ROOT.joinpath("pyproject.toml").read_text().splitlines()
+    for library, tested in private_names.TESTED.items():
+        bound = tested.rpartition("<")[2]
+        wanted = [line for line in lines if re.search(rf'"{library}>=', line)]
+        assert wanted
+        assert all(re.search(rf'"{library}>=[^";]*,<{re.escape(bound)}[";]', line) for line in wanted), wanted
 
 
 def test_a_missing_module_is_named(monkeypatch, caplog):

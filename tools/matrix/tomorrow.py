@@ -1,0 +1,143 @@
+"""The columns for tomorrow: pre-releases of TensorFlow and Keras with the newest JAX, tested before they are released.
+
+What they show is told and fails nothing: a line says what has changed since the page was written.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from tools.matrix.cell_tests import run_keras_suite, run_keras_table
+from tools.matrix.cells import NEXT, NEXT_PYTHON, Cell
+from tools.matrix.environments import NoPython, newest
+from tools.matrix.page import PAGE, rows, write_between
+from tools.matrix.results import NO_PYTHON, NO_RELEASE, PASSED, Result
+from tools.matrix.running import run
+
+__all__ = ["changes", "publish", "requirements", "run_columns"]
+
+_BEGIN, _END = "<!-- next: begin -->", "<!-- next: end -->"
+_SHORT_SET, _TABLE, _SUITE = "the short set", "a quarter of the table of [Keras](keras.md)", "Keras's own suite"
+_PACKAGES = {
+    "Python": ("python",),
+    "Spark": ("pyspark",),
+    "TensorFlow": ("tensorflow", "tf-nightly"),
+    "Keras": ("keras-nightly",),
+    "tf_keras": ("tf-keras-nightly",),
+    "JAX": ("jax",),
+}
+
+
+def run_columns(names: Sequence[str], current: str, directory: Path, *, short: bool) -> int:
+    """Run columns and tell their results; write the page if all of their tests have run.
+
+    Parameters
+    ----------
+    names : sequence of str
+        Of `NEXT`.
+    current : str
+        The revision of the code.
+    directory : pathlib.Path
+        For environments and for the output of the tests.
+    short : bool
+        Whether only the short set runs.
+
+    Returns
+    -------
+    int
+        The exit code, which is always 0.
+    """
+    results = {}
+    for name in names:
+        print(f"{name}: begins", flush=True)
+        results[name] = _run(name, current, directory, short=short)
+        print(f"{name}: {results[name]}")
+        for line in changes(PAGE.read_text(), name, results[name]):
+            print(line, flush=True)
+    if not short and set(results) == set(NEXT) and all(each.versions for each in results.values()):
+        publish(results)
+    return 0
+
+
+def _run(name: str, current: str, directory: Path, *, short: bool) -> Result:
+    cell = Cell(NEXT_PYTHON, "newest", name)
+    try:
+        more, overrides = requirements(name, newest(NEXT[name], NEXT_PYTHON))
+    except NoPython as error:
+        return Result(NO_PYTHON, str(error))
+    except RuntimeError as error:
+        return Result(NO_RELEASE, str(error))
+    further = {} if short else {_TABLE: run_keras_table, _SUITE: run_keras_suite}
+    return run(cell, current, directory, more, overrides, further)
+
+
+def requirements(name: str, version: str) -> tuple[list[str], list[str]]:
+    """Return what a column installs, and what replaces the requirements that its packages have.
+
+    The bounds of this package's extras are for released versions. Of each library there is one distribution, although
+    the pre-releases of TensorFlow and tf_keras require several.
+
+    Examples
+    --------
+    >>> wanted, overrides = requirements("candidate", "2.22.0rc0")
+    >>> wanted
+    ['tensorflow==2.22.0rc0', 'keras-nightly', 'tf-keras-nightly>=2.22.0.dev0,<2.23.0.dev0', 'jax', 'pip']
+    >>> overrides[:2]
+    ['tensorflow==2.22.0rc0', "tf-nightly; python_version < '3'"]
+    """
+    tensorflow = f"{NEXT[name]}=={version}"
+    major, minor = map(int, version.split(".")[:2])
+    tf_keras = f"tf-keras-nightly>={major}.{minor}.0.dev0,<{major}.{minor + 1}.0.dev0"
+    others = [*(each for each in NEXT.values() if each != NEXT[name]), "keras", "tf-keras", "tb-nightly"]
+    absent = [f"{each}; python_version < '3'" for each in others]
+    # pip fetches Keras's tests.
+    return [tensorflow, "keras-nightly", tf_keras, "jax", "pip"], [tensorflow, *absent]
+
+
+def publish(results: Mapping[str, Result]) -> None:
+    """Write the columns between their marks on the page."""
+    facts = {name: _facts(result) for name, result in results.items()}
+    names = list(dict.fromkeys(fact for of in facts.values() for fact in of))
+    lines = [["", *results], ["---"] * (len(results) + 1)]
+    lines += [[fact, *(of.get(fact, "") for of in facts.values())] for fact in names]
+    measured = f'Measured on {min(each.date for each in results.values())} with `make matrix ARGS="--next"`.'
+    write_between(_BEGIN, _END, "\n\n".join([measured, rows(lines)]))
+
+
+def changes(page: str, name: str, result: Result) -> Iterator[str]:
+    """Yield a line for each fact of a column that the page has otherwise; one line if there is none."""
+    found = _facts(result)
+    if not found:
+        return
+    there = _column(page, name)
+    if not there:
+        yield f"{name}: {PAGE.name} has no results of it"
+        return
+    changed = [fact for fact in found if found[fact] != there.get(fact, "")]
+    for fact in changed:
+        yield f"{name}: changed: {fact} is {found[fact]}, and {there.get(fact) or 'not there'} in {PAGE.name}"
+    if not changed:
+        yield f"{name}: as in {PAGE.name}"
+
+
+def _facts(result: Result) -> dict[str, str]:
+    """Return the versions and outcomes of a column, as the page has them; none if nothing has run."""
+    if not result.versions:
+        return {}
+    of_packages = {
+        shown: next((result.versions[name] for name in names if name in result.versions), "none")
+        for shown, names in _PACKAGES.items()
+    }
+    passed = f"{result.tests} passed"
+    short = passed if result.status == PASSED else f"**failed**, {passed}: {result.detail.replace('|', '/')}"
+    return {**of_packages, _SHORT_SET: short, **{name: text.replace("|", "/") for name, text in result.more.items()}}
+
+
+def _column(page: str, name: str) -> dict[str, str]:
+    """Return the facts of a column on the page."""
+    part = page.partition(_BEGIN)[2].partition(_END)[0]
+    cells = [re.split(r" \| ?", line.strip("| ")) for line in part.splitlines() if line.startswith("| ")]
+    if not cells or name not in cells[0]:
+        return {}
+    place = cells[0].index(name) + len(cells[1]) - len(cells[0])  # the first cell of the head is empty
+    return {line[0]: line[place] for line in cells[1:] if len(line) > place}
