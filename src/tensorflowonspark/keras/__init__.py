@@ -22,7 +22,6 @@ been imported, in the class that defines the function:
   communication options hold for gradients.
 - `shards`, `provenance`: a dataset that holds one worker's share is not divided again.
 - `feed_tracking`, `row_count`: a warning if fewer rows reach the steps of ``fit`` than a feed returned.
-- `iterators`: no step waits for the destruction of an earlier pass's iterator.
 - `adapting`, `preprocessing`: preprocessing layers adapt to the rows of all workers.
 - `resuming`: the callback of a checkpoint.
 - `saving`: models are saved outside of a strategy's scope, and exported as they predict.

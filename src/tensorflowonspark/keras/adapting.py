@@ -29,7 +29,7 @@ from tensorflowonspark.keras.preprocessing import (
 )
 from tensorflowonspark.keras.shards import is_shard
 
-_CACHES = ("CacheDataset", "_SnapshotDataset", "SnapshotDataset")
+_CACHES = ("Cache", "Snapshot")  # in the names of classes of datasets
 _UNBATCHED_ROWS = 128  # rows that Keras takes at a time from a dataset without batches
 _WEIGHT = "sample_weight"
 
@@ -104,7 +104,7 @@ def _refuse_caches(dataset: Any) -> None:
     pending = [dataset]
     while pending:
         each = pending.pop()
-        if type(each).__name__ in _CACHES:
+        if any(part in type(each).__name__ for part in _CACHES):
             raise FeedError(
                 "adapt was given a feed's dataset with .cache() in it, which may hold padding rows: adapt the layer on "
                 "the dataset before .cache()"

@@ -1,4 +1,4 @@
-"""Tracking of the rows that feeds return, for ``fit`` and for preprocessing layers; imports no TensorFlow.
+"""Tracking of the rows that feeds return, for ``fit`` and for preprocessing layers; feeds need no TensorFlow for it.
 
 Feeds, which run without TensorFlow, record their rows here.
 
@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
+from functools import cache
 from typing import Any, Protocol
 
 from tensorflowonspark.keras.session import session
 
 _LENGTH = "_tensorflowonspark_length"
-_SAME_LENGTH = ("_MapDataset", "_OptionsDataset", "_ParallelMapDataset", "_PrefetchDataset")  # classes of tf.data
 _DROPPING = ("Filter", "IgnoreErrors", "Skip", "Take", "Unique")  # in the names of classes of datasets
 
 
@@ -74,11 +74,21 @@ def note_length(dataset: Any, length: PassLength) -> None:
 def pass_length(dataset: Any) -> PassLength | None:
     """Return the length recorded for a dataset, or for one that it was made of by transformations which keep it."""
     while not hasattr(dataset, _LENGTH):
-        if type(dataset).__name__ not in _SAME_LENGTH:
+        if type(dataset) not in _of_same_length():
             return None
         (dataset,) = dataset._inputs()
     length: PassLength = getattr(dataset, _LENGTH)
     return length
+
+
+@cache
+def _of_same_length() -> tuple[type, ...]:
+    """Return the classes of datasets that are as long as what they are made of."""
+    import tensorflow as tf
+
+    one = tf.data.Dataset.range(1)
+    maps = [one.map(lambda each: each, num_parallel_calls=calls) for calls in (None, 2)]
+    return tuple(type(each) for each in (*maps, one.prefetch(1), one.with_options(tf.data.Options())))
 
 
 def drops_rows(dataset: Any) -> bool:

@@ -48,7 +48,6 @@ STRATEGY = "MultiWorkerMirroredStrategy in a node"
 SHARES = "a feed under a strategy"
 ADAPT = "adapt of preprocessing layers on several workers"
 METRICS = "the metrics of a training"
-ITERATORS = "the destruction of iterators beside the steps"
 PLACED = "a layer on another node"
 TABLES = "ShardedEmbedding"
 JAX = "fit on several workers with JAX"
@@ -106,7 +105,6 @@ def _repair(function: str, module: str, feature: str, *names: str, required: boo
 _TRAINER = "keras.src.backend.tensorflow.trainer"
 _ADAPTERS = "keras.src.trainers.data_adapters"
 _COLLECTIVES = "tensorflow.python.distribute.collective_all_reduce_strategy"
-_OPS = "tensorflow.python.data.ops"
 _FIT_EVENTS = ("on_epoch_begin", "on_train_batch_end", "on_test_begin", "on_epoch_end")
 _CALLBACKS = tuple(f"callbacks.CallbackList.{name}" for name in _FIT_EVENTS)
 _STEPS = ("Model.train_step", "Model.test_step", "utils.unpack_x_y_sample_weight")
@@ -171,10 +169,6 @@ REPAIRS = (  # in order: functions are replaced before they are wrapped
             "on_read_assign_cross_replica"),
     _repair("collectives:keep_options", _COLLECTIVES, "the options of a strategy's reductions",
             "CollectiveAllReduceExtended._replica_ctx_all_reduce", required=False),
-    _repair("iterators:destroy_garbage_in_threads", f"{_OPS}.iterator_ops", ITERATORS,
-            "OwnedIterator.__init__", required=False),
-    _repair("iterators:destroy_in_threads", f"{_OPS}.multi_device_iterator_ops", ITERATORS,
-            "OwnedMultiDeviceIterator.__init__", required=False),
     _repair("provenance:track_datasets", "tensorflow", SHARES,
             *(f"data.Dataset.{name}" for name in ("__iter__", "_inputs", "_functions")),
             *(f"data.Dataset.{name}" for name in ("from_generator", "save", "load", "snapshot"))),

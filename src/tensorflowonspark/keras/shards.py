@@ -50,6 +50,7 @@ def mark_shard(dataset: "tf.data.Dataset") -> "tf.data.Dataset":
 
     options = tf.data.Options()
     options.framework_type = [_MARK]
+    options.autotune.enabled = False  # see `_without_tuning`
     # Strategies of one process with several GPUs: divide batches, and never drop any.
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
     return dataset.with_options(options)
@@ -65,6 +66,7 @@ def distribute_shards_whole(tensorflow: ModuleType) -> None:
     """Have strategies of several workers take a share unchanged (called after TensorFlow's import)."""
 
     def distribute(wrapped: Any, strategy: Any, /, dataset: Any, options: Any = None) -> Any:
+        dataset = _without_tuning(dataset)
         if not has_several_workers(strategy):
             return wrapped(dataset, options)
         replicas = len(strategy.extended.worker_devices)  # of this worker: its GPUs, or its one CPU
@@ -78,6 +80,22 @@ def distribute_shards_whole(tensorflow: ModuleType) -> None:
         return strategy.distribute_datasets_from_function(lambda _context: per_replica)
 
     wrap(tensorflow, "distribute.Strategy.experimental_distribute_dataset", distribute)
+
+
+def _without_tuning(dataset: Any) -> Any:
+    """Return the dataset without the thread that tunes its buffers, unless the program has asked for that.
+
+    A strategy makes iterators for each pass, which Python's garbage collector destroys later, during a step. TensorFlow
+    waits then for that thread, which sometimes misses its cancellation and sleeps on, for up to a minute; and all other
+    workers wait for this one.
+    """
+    import tensorflow as tf
+
+    if not isinstance(dataset, tf.data.Dataset) or dataset.options().autotune.enabled is not None:
+        return dataset
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    return dataset.with_options(options)
 
 
 def _is_share(dataset: Any) -> bool:

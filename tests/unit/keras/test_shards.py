@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tensorflowonspark.keras.shards import _divided, is_shard, mark_shard
+from tensorflowonspark.keras.feed_tracking import note_length, pass_length
+from tensorflowonspark.keras.shards import _divided, _without_tuning, is_shard, mark_shard
 
 
 @pytest.mark.parametrize("sizes", [[4, 4, 3], [3, 2, 3], [11, 11, 1], [8, 8, 8]])
@@ -25,3 +26,23 @@ def test_the_mark_of_a_share_survives_transformations():
     data = tf.data.Dataset.range(4)
     assert not is_shard(data)
     assert is_shard(mark_shard(data).map(lambda x: x + 1).prefetch(2))
+
+
+@pytest.mark.parametrize(("chosen", "expected"), [(None, False), (True, True), (False, False)])
+def test_what_a_strategy_distributes_is_not_tuned_unless_the_program_asks_for_it(chosen, expected):
+    """The end of an iterator would wait for the thread that tunes it, and all workers for this one."""
+    data = tf.data.Dataset.range(4)
+    if chosen is not None:
+        options = tf.data.Options()
+        options.autotune.enabled = chosen
+        data = data.with_options(options)
+    assert _without_tuning(data).options().autotune.enabled is expected
+    assert list(_without_tuning(data).as_numpy_iterator()) == [0, 1, 2, 3]
+
+
+def test_a_pass_is_as_long_as_what_its_dataset_is_made_of():
+    data = tf.data.Dataset.range(4)
+    note_length(data, "length")
+    kept = data.map(lambda x: x + 1).map(lambda x: x, num_parallel_calls=tf.data.AUTOTUNE).prefetch(2)
+    assert pass_length(_without_tuning(kept)) == "length"
+    assert pass_length(kept.batch(2)) is None
