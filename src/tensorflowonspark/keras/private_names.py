@@ -250,6 +250,38 @@ IMPORTS = (  # names that functions use where they need them
     Use("keras.src.trainers.data_adapters.tf_dataset_adapter", FIT, ("TFDatasetAdapter",)),
     Use("keras.src.layers.preprocessing.discretization", ADAPT, ("merge_summaries",)),
 )  # fmt: skip
+_STATE = "the state of callbacks in a checkpoint"
+ATTRIBUTES = (  # of objects, which functions use where they need them
+    Use("keras", _STATE, (
+        "callbacks.ModelCheckpoint()._batches_seen_since_last_saving", "callbacks.ModelCheckpoint()._last_batch_seen",
+        "callbacks.OrbaxCheckpoint()._total_batches_seen", "callbacks.SwapEMAWeights()._ema_weights_in_model",
+        "callbacks.TensorBoard()._global_train_batch", "callbacks.TensorBoard()._global_test_batch")),
+    Use("keras", ADAPT, (
+        "layers.StringLookup()._frozen_vocab_size", "layers.StringLookup()._has_input_vocabulary",
+        "layers.TextVectorization()._lookup_layer", "layers.TextVectorization._preprocess")),
+    Use("keras", "the layers that adapt, and those of a model in its bundle", (
+        "Layer._flatten_layers", "Sequential()._functional", "Function()._nodes_by_depth")),
+    Use("keras.src.ops.node", "the names of a model's outputs", ("()._keras_history",)),
+    Use("keras", PLACED, ("Variable()._value", "Variable._deferred_initialize")),
+    Use("keras", TABLES, ("Optimizer()._learning_rate",)),
+    Use("tensorflow", SHARES, ("data.Dataset._variant_tensor",)),
+    Use("tensorflow.python.data.ops.batch_op", SHARES, ("_BatchDataset()._drop_remainder",)),
+    Use("tensorflow.python.distribute.values", FIT, ("PerReplicaSpec()._value_specs",)),
+    Use("tensorflow.python.eager.context", STRATEGY, (
+        "()._context", "Context()._initialized", "Context()._server_def", "Context()._collective_leader",
+        "Context()._collective_ops_server_def")),
+    Use(_COLLECTIVES, STRATEGY, (
+        "CollectiveAllReduceExtended()._collective_key_base", "CollectiveAllReduceExtended()._communication_options")),
+    Use("tensorflow.python.distribute.cross_device_utils", METRICS, ("CollectiveReplicaLauncher()._device",)),
+    Use("tf_keras.src.engine.compile_utils", PADDING, (
+        "MetricsContainer._conform_to_outputs", "LossesContainer()._user_losses", "LossesContainer()._total_loss_mean",
+        "LossesContainer()._per_output_metrics")),
+    Use("tf_keras.src.engine.data_adapter", SHARES, ("GeneratorDataAdapter()._dataset",)),
+    Use("tf_keras", "a training that goes on", ("Model()._training_state",)),
+    Use("tf_keras", _STATE, (
+        "callbacks.BackupAndRestore()._batches_count", "callbacks.BackupAndRestore()._current_epoch")),
+    Use("tf_keras.src.engine.base_preprocessing_layer", ADAPT, ("PreprocessingLayer()._is_adapted",)),
+)  # fmt: skip
 _IMPORTS_ON_JAX = (
     Use("keras.src.utils.rng_utils", JAX, ("get_random_seed",)),
     Use("keras.src.backend.common.global_state", JAX, ("get_global_attribute", "set_global_attribute")),
@@ -306,7 +338,7 @@ def all_problems(jax: bool = False) -> Iterator[str]:
         Whether JAX is the backend of Keras in this process.
     """
     repairs = JAX_REPAIRS if jax else REPAIRS
-    yield from _problems_of([*repairs, *(_IMPORTS_ON_JAX if jax else [CONTEXT, *IMPORTS])])
+    yield from _problems_of([*repairs, *(_IMPORTS_ON_JAX if jax else [CONTEXT, *IMPORTS, *ATTRIBUTES])])
 
 
 def _problems_of(uses: Iterable[Use]) -> Iterator[str]:
@@ -378,7 +410,8 @@ def _has(module: Any, name: str) -> bool:
     if not is_attribute:
         return attribute_of(module, name) is not None
     owner = attribute_of(module, path) if path else module
-    functions = (each for kind in getattr(owner, "__mro__", [owner]) for each in getattr(kind, "__dict__", {}).values())
+    kinds = getattr(owner, "__mro__", None) or [owner, *filter(inspect.isclass, vars(owner).values())]
+    functions = (each for kind in kinds for each in getattr(kind, "__dict__", {}).values())
     return any(_sets(each, attribute) for each in functions)
 
 
@@ -387,7 +420,7 @@ def _sets(function: Any, attribute: str) -> bool:
     code = getattr(inspect.unwrap(function) if callable(function) else function, "__code__", None)
     if code is None or attribute not in code.co_names:
         return code is not None and attribute in code.co_consts
-    return any(each.opname == "STORE_ATTR" and each.argval == attribute for each in dis.get_instructions(code))
+    return any(each.opname in ("STORE_ATTR", "STORE_GLOBAL") and each.argval == attribute for each in dis.get_instructions(code))
 
 
 if __name__ == "__main__":

@@ -159,9 +159,9 @@ def explain_late_strategy(module: ModuleType) -> None:
                 "MultiWorkerMirroredStrategy() is made after TensorFlow has started in this process: make it the first "
                 "thing in the function, before ctx.dataset(...) and before any tensor, variable, layer or dataset"
             ) from error
-        from tensorflow.python.eager import context
+        from tensorflow.python.eager import context as eager
 
-        _keep_server(context.context())
+        _keep_server(eager.context())
         return result
 
     wrap(module, "CollectiveAllReduceExtended._initialize_multi_worker", initialize)
