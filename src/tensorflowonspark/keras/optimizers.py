@@ -25,41 +25,46 @@ from tensorflowonspark.keras.own_losses import weighted
 
 # Replicas run their steps in separate threads, with a value each.
 _summed: ContextVar[bool] = ContextVar("gradients are the sum over all replicas", default=False)
-_overwrites: ContextVar[bool] = ContextVar("a branch of all replicas may overwrite weights", default=False)
 _only_building: ContextVar[bool] = ContextVar("optimizers only make their variables", default=False)
 
 
 def sum_gradients_first(keras: ModuleType) -> None:
     """Have all optimizers sum gradients first (called after the import of Keras)."""
 
-    def apply(wrapped: Any, optimizer: Any, /, grads: Any, trainable_variables: Any = None) -> Any:
+    def apply_gradients(wrapped: Any, optimizer: Any, /, grads: Any, trainable_variables: Any) -> None:
         if _only_building.get():
-            return optimizer.built or optimizer.build(trainable_variables)
+            return
         if not _on_replica():
-            return wrapped(grads, trainable_variables)
-        total = _sum(grads, trainable_variables)
-        if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
-            return wrapped(total, trainable_variables)  # it calls another optimizer
+            wrapped(grads, trainable_variables)
+            return
+        total = _sum(grads)
         with setting(_summed, True):
-            return _apply(wrapped, optimizer, total, trainable_variables)
-
-    def update(wrapped: Any, _optimizer: Any, /, *args: Any, **kwargs: Any) -> None:
-        """Update the weights with finite gradients: in a branch, where replicas have threads of their own."""
-        with setting(_summed, _on_replica()):
-            wrapped(*args, **kwargs)
+            _apply(optimizer, total, trainable_variables)
 
     def sum_once(wrapped: Any, _optimizer: Any, /, grads_and_vars: Any) -> Any:
         return grads_and_vars if _summed.get() else wrapped(grads_and_vars)
 
-    def overwrite(wrapped: Any, _optimizer: Any, /, trainable_variables: Any) -> None:
-        if not _summed.get() or _overwrites.get():  # else a branch of one replica's graph, and `_apply` follows
-            wrapped(trainable_variables)
-
-    for each in ("Optimizer", "LossScaleOptimizer"):
-        wrap(keras, f"optimizers.{each}.apply", apply)
-    wrap(keras, "optimizers.LossScaleOptimizer._stateful_handle_finite_grads", update)
+    wrap(keras, "Optimizer._backend_apply_gradients", apply_gradients)
     wrap(keras, "Optimizer._all_reduce_sum_gradients", sum_once)
-    wrap(keras, "Optimizer._overwrite_model_variables_with_average_value", overwrite)
+
+
+def agree_on_loss_scale(keras: ModuleType) -> None:
+    """Have all replicas agree whether gradients are finite (called after the import of Keras)."""
+
+    def apply(wrapped: Any, optimizer: Any, /, grads: Any, trainable_variables: Any = None) -> Any:
+        if _only_building.get():
+            return optimizer.built or optimizer.build(trainable_variables)
+        return wrapped(_sum(grads) if _on_replica() else grads, trainable_variables)
+
+    def update(wrapped: Any, _optimizer: Any, /, *args: Any, **kwargs: Any) -> None:
+        if not _on_replica():
+            wrapped(*args, **kwargs)
+            return
+        with setting(_summed, True):
+            wrapped(*args, **kwargs)
+
+    wrap(keras, "optimizers.LossScaleOptimizer.apply", apply)
+    wrap(keras, "optimizers.LossScaleOptimizer._stateful_handle_finite_grads", update)
 
 
 def only_building() -> AbstractContextManager[None]:
@@ -74,15 +79,11 @@ def _on_replica() -> bool:
     return replica is not None and isinstance(replica.strategy, mirrored)
 
 
-def _sum(grads: Sequence[Any], variables: Sequence[Any] | None) -> list[Any]:
+def _sum(grads: Sequence[Any]) -> list[Any]:
     """Return the sum of each gradient over all replicas, unless they are summed already."""
-    summed = [
-        grad is not None and not getattr(variable, "overwrite_with_gradient", False)
-        for grad, variable in zip(grads, variables or [None] * len(grads), strict=True)
-    ]
-    if _summed.get() or not any(summed):
+    if _summed.get() or all(each is None for each in grads):
         return list(grads)
-    known = [grad for grad, is_summed in zip(weighted(grads), summed, strict=True) if is_summed]
+    known = [each for each in weighted(grads) if each is not None]
     step, add = current_step(), partial(tf.distribute.get_replica_context().all_reduce, tf.distribute.ReduceOp.SUM)
     if step is None or not step.late:
         sums = add(known)
@@ -91,50 +92,46 @@ def _sum(grads: Sequence[Any], variables: Sequence[Any] | None) -> list[Any]:
         *sums, total = add([*(tf.math.scalar_mul(rows, each) for each in known), rows])
         sums = [tf.math.scalar_mul(tf.math.divide_no_nan(tf.ones_like(total), total), each) for each in sums]
     found = iter(sums)
-    return [next(found) if is_summed else grad for grad, is_summed in zip(grads, summed, strict=True)]
+    return [None if each is None else next(found) for each in grads]
 
 
-def _apply(apply: Callable[..., Any], optimizer: Any, grads: Sequence[Any], variables: Sequence[Any] | None) -> None:
-    """Apply gradients by Keras's own function, with branches for all replicas at once."""
+def _apply(optimizer: Any, grads: Sequence[Any], variables: Sequence[Any]) -> None:
+    """Apply gradients as ``BaseOptimizer._backend_apply_gradients`` does, with branches for all replicas at once."""
+
+    def update(gradients: Sequence[Any]) -> None:
+        optimizer._apply_weight_decay(variables)
+        optimizer._backend_update_step(gradients, variables, optimizer.learning_rate)
+
     steps = optimizer.gradient_accumulation_steps
-    if not steps:
-        apply(grads, variables)
+    if steps:
+        accumulators = [optimizer._accumulated_gradients[optimizer._get_variable_index(each)] for each in variables]
+        mean = [(grad + accumulated) / steps for grad, accumulated in zip(grads, accumulators, strict=True)]
+        clipped = optimizer._clip_gradients(mean)
+
+        def update_and_reset() -> None:
+            update(clipped)
+            optimizer._backend_reset_gradient_accumulators()
+
+        _branch(
+            (optimizer._iterations + 1) % steps == 0,
+            update_and_reset,
+            lambda: optimizer._backend_increment_gradient_accumulators(grads, accumulators),
+        )
     else:
-        if not optimizer.built:
-            optimizer.build(variables)
-        of_all = optimizer._trainable_variables
-        given = zip(grads, of_all if variables is None else variables, strict=True)
-        known = [(grad, variable) for grad, variable in given if grad is not None]
-        accumulators = [optimizer._accumulated_gradients[optimizer._get_variable_index(each)] for _, each in known]
-        sums = [grad + accumulated for (grad, _), accumulated in zip(known, accumulators, strict=True)]
-
-        def update() -> None:
-            apply([each / steps for each in sums], [variable for _, variable in known])
-            for each in accumulators:
-                each.assign(tf.zeros(each.shape, each.dtype))
-
-        def accumulate() -> None:
-            for each, value in zip(accumulators, sums, strict=True):
-                each.assign(value)
-            if optimizer.use_ema:
-                optimizer._update_model_variables_moving_average(of_all)
-            optimizer.iterations.assign_add(1)
-
-        _branch(optimizer, (optimizer.iterations + 1) % steps == 0, update, accumulate)
-    if optimizer.use_ema and optimizer.ema_overwrite_frequency:
-
-        def overwrite() -> None:
-            with setting(_overwrites, True):
-                optimizer._overwrite_model_variables_with_average_value(optimizer._trainable_variables)
-
-        _branch(optimizer, optimizer.iterations % optimizer.ema_overwrite_frequency == 0, overwrite, lambda: None)
+        update(optimizer._clip_gradients(grads))
+    if not optimizer.use_ema:
+        return
+    optimizer._update_model_variables_moving_average(optimizer._trainable_variables)
+    if optimizer.ema_overwrite_frequency:
+        _branch(
+            (optimizer.iterations + 1) % optimizer.ema_overwrite_frequency == 0,
+            lambda: optimizer._overwrite_model_variables_with_average_value(optimizer._trainable_variables),
+            lambda: None,
+        )
 
 
-def _branch(optimizer: Any, condition: Any, on_true: Callable[[], None], on_false: Callable[[], None]) -> None:
-    """Call one of two functions on all replicas, by a condition that is the same on all of them.
-
-    In these functions the optimizer accumulates no gradients itself.
-    """
+def _branch(condition: Any, on_true: Callable[[], None], on_false: Callable[[], None]) -> None:
+    """Call one of two functions on all replicas, by a condition that is the same on all of them."""
 
     def for_all_replicas(strategy: tf.distribute.Strategy, condition: Any, on_true: Any, on_false: Any) -> None:
         def call_each(functions: Any) -> Callable[[], None]:
@@ -144,11 +141,7 @@ def _branch(optimizer: Any, condition: Any, on_true: Callable[[], None], on_fals
             return call
 
         one = strategy.experimental_local_results(condition)[0]
-        steps, optimizer.gradient_accumulation_steps = optimizer.gradient_accumulation_steps, None
-        try:
-            tf.cond(one, call_each(on_true), call_each(on_false))
-        finally:
-            optimizer.gradient_accumulation_steps = steps
+        tf.cond(one, call_each(on_true), call_each(on_false))
 
     replica = tf.distribute.get_replica_context()
     replica.merge_call(for_all_replicas, args=(tf.convert_to_tensor(condition), on_true, on_false))

@@ -128,11 +128,14 @@ REPAIRS = (  # in order: functions are replaced before they are wrapped
     _repair("row_weights:spread_weights", "keras.src.losses.loss", "a loss for each pixel or time step of a fed row",
             "reduce_weighted_values"),
     _repair("optimizers:sum_gradients_first", "keras", OPTIMIZERS,
-            "Optimizer.apply", "Optimizer._all_reduce_sum_gradients", "Optimizer()._trainable_variables",
-            "Optimizer()._accumulated_gradients", "Optimizer._get_variable_index",
-            "Optimizer._update_model_variables_moving_average",
-            "Optimizer._overwrite_model_variables_with_average_value", "optimizers.LossScaleOptimizer.apply",
-            "optimizers.LossScaleOptimizer._stateful_handle_finite_grads"),
+            "Optimizer._backend_apply_gradients", "Optimizer._all_reduce_sum_gradients",
+            "Optimizer._backend_update_step", "Optimizer._apply_weight_decay", "Optimizer._clip_gradients",
+            "Optimizer._get_variable_index", "Optimizer()._accumulated_gradients", "Optimizer()._iterations",
+            "Optimizer._backend_reset_gradient_accumulators", "Optimizer._backend_increment_gradient_accumulators",
+            "Optimizer()._trainable_variables", "Optimizer._update_model_variables_moving_average",
+            "Optimizer._overwrite_model_variables_with_average_value"),
+    _repair("optimizers:agree_on_loss_scale", "keras", OPTIMIZERS,
+            "optimizers.LossScaleOptimizer.apply", "optimizers.LossScaleOptimizer._stateful_handle_finite_grads"),
     _repair("devices:place_slots", "keras", PLACED, "Optimizer.add_variable_from_reference", required=False),
     _repair("saving:save_outside_scope", "keras.src.saving.saving_lib", SAVING, "get_attr_skipset"),
     _repair("saving:save_outside_scope", "keras", SAVING, *_SAVES),
@@ -420,7 +423,10 @@ def _sets(function: Any, attribute: str) -> bool:
     code = getattr(inspect.unwrap(function) if callable(function) else function, "__code__", None)
     if code is None or attribute not in code.co_names:
         return code is not None and attribute in code.co_consts
-    return any(each.opname in ("STORE_ATTR", "STORE_GLOBAL") and each.argval == attribute for each in dis.get_instructions(code))
+    return any(
+        each.opname in ("STORE_ATTR", "STORE_GLOBAL") and each.argval == attribute
+        for each in dis.get_instructions(code)
+    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Steps of a model's own on several devices of one process: what callbacks see is what one device shows."""
+"""Steps on several devices of one process: what callbacks see, and the weights, are those of one device."""
 
 import json
 
@@ -55,3 +55,49 @@ def test_steps_of_ones_own_on_two_devices_show_what_one_shows():
     assert own_steps == [pytest.approx(each, rel=1e-5) for each in steps]
     assert own_history == {name: pytest.approx(each, rel=1e-5) for name, each in history.items()}
     assert own_found == pytest.approx(found, rel=1e-5)
+
+
+_OPTIMIZERS = """
+import json
+from tensorflowonspark.keras import hooks
+hooks.install()
+import keras
+import numpy as np
+import tensorflow as tf
+
+cpu = tf.config.list_physical_devices("CPU")[0]
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+x = np.linspace(0, 1, 11, dtype="f4")[:, None]
+
+
+def weights(strategy, optimizer):
+    seen = []
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, kernel_initializer="ones")])
+        model.compile(optimizer(), "mse")
+    note = keras.callbacks.LambdaCallback(on_train_batch_end=lambda *_: seen.append(np.ravel(model.get_weights()[0])))
+    model.fit(tf.data.Dataset.from_tensor_slices((x, 2 * x + 1)).batch(4), epochs=2, verbose=0, callbacks=[note])
+    return np.array(seen).ravel().tolist()
+
+
+average = {"use_ema": True, "ema_overwrite_frequency": 2, "ema_momentum": 0.5}
+optimizers = {
+    "accumulating": lambda: keras.optimizers.SGD(0.1, gradient_accumulation_steps=2),
+    "with a decay": lambda: keras.optimizers.SGD(0.1, gradient_accumulation_steps=3, weight_decay=0.01),
+    "that counts": lambda: keras.optimizers.Adam(0.1, gradient_accumulation_steps=2),
+    "averaging": lambda: keras.optimizers.SGD(0.1, **average),
+    "both": lambda: keras.optimizers.SGD(0.1, gradient_accumulation_steps=2, clipnorm=0.5, **average),
+}
+two = lambda: tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+print(json.dumps({name: [weights(strategy(), each) for strategy in (tf.distribute.get_strategy, two)]
+                  for name, each in optimizers.items()}))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(200)
+def test_an_optimizer_that_acts_in_some_steps_only_has_the_weights_of_one_device_after_each():
+    found = json.loads(run_python(_OPTIMIZERS).splitlines()[-1])
+    assert {name: two for name, (_, two) in found.items()} == {
+        name: pytest.approx(one, rel=1e-5) for name, (one, _) in found.items()
+    }
