@@ -75,7 +75,7 @@ def weights(strategy, optimizer):
     with strategy.scope():
         model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, kernel_initializer="ones")])
         model.compile(optimizer(), "mse")
-    note = keras.callbacks.LambdaCallback(on_train_batch_end=lambda *_: seen.append(np.ravel(model.get_weights()[0])))
+    note = keras.callbacks.LambdaCallback(on_train_batch_end=lambda _, logs: seen.append(model.get_weights()[0]))
     model.fit(tf.data.Dataset.from_tensor_slices((x, 2 * x + 1)).batch(4), epochs=2, verbose=0, callbacks=[note])
     return np.array(seen).ravel().tolist()
 
