@@ -408,11 +408,16 @@ def attribute_of(owner: Any, name: str) -> Any:
 
 
 def _has(module: Any, name: str) -> bool:
-    """Return whether a module has a function or method; of ``"Class()._attribute"``, whether its code sets that."""
+    """Return whether a module has a function or method; of ``"Class()._attribute"``, whether its code sets that.
+
+    A class that this version has not (an older Keras has no callback for Orbax) lacks no attribute.
+    """
     path, is_attribute, attribute = name.partition("().")
     if not is_attribute:
         return attribute_of(module, name) is not None
     owner = attribute_of(module, path) if path else module
+    if owner is None:
+        return True
     kinds = getattr(owner, "__mro__", None) or [owner, *filter(inspect.isclass, vars(owner).values())]
     functions = (each for kind in kinds for each in getattr(kind, "__dict__", {}).values())
     return any(_sets(each, attribute) for each in functions)
