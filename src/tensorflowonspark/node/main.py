@@ -16,6 +16,7 @@ import traceback
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
+from types import ModuleType
 
 import cloudpickle
 import wrapt
@@ -98,9 +99,7 @@ def run_node(pipe: Connection) -> None:
         workers.connect(NodeCollectives(setup, link))
         rounds.connect(RoundMember(setup, link))
         addresses = {member.role: member.address for member in members}
-        wrapt.register_post_import_hook(
-            lambda config: link.send(KerasImported(config.backend())), "keras.src.backend.config"
-        )
+        _report_backend(link)
         jax_cluster.connect([addresses[role] for role in setup.spec.fed], setup.spec.fed.index(setup.role))
     else:
         rounds.connect(None)
@@ -126,6 +125,19 @@ def run_node(pipe: Connection) -> None:
     # Without finalizing the interpreter and TensorFlow: workers that leave a collective one by one report each other as
     # lost, and it takes longer.
     os._exit(0)
+
+
+def _report_backend(link: Link) -> None:
+    """Report the backend of Keras when the program imports it: workers with two would wait for each other."""
+
+    def report(module: ModuleType) -> None:
+        backend = hooks.keras_backend()
+        if module.__name__ == "keras" or backend == "jax":
+            link.send(KerasImported(backend))
+
+    # With JAX as its backend Keras waits for the other workers while it is imported.
+    for name in ("jax", "keras"):
+        wrapt.register_post_import_hook(report, name)
 
 
 def _configure_logging() -> None:

@@ -1,5 +1,6 @@
 """Programs that use TensorFlow before they make their strategy."""
 
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -136,17 +137,19 @@ def test_a_strategy_for_each_fold(spark, late):
 
 
 @pytest.mark.masters("local")
-def test_two_backends_in_one_cluster_are_named(spark):
+@pytest.mark.timeout(300)  # nodes that are not forked import TensorFlow themselves
+@pytest.mark.parametrize("other", ["numpy", *(["jax"] if find_spec("jax") else [])])
+def test_two_backends_in_one_cluster_are_named(spark, other):
     """Each worker would wait for the other one, which takes no part in what it does."""
 
     def program(args, ctx):
         import os
 
-        os.environ["KERAS_BACKEND"] = "numpy" if ctx.index else "tensorflow"  # as the hosts' own settings may
+        os.environ["KERAS_BACKEND"] = args if ctx.index else "tensorflow"  # as the hosts' own settings may
         import keras
 
         wait_for(lambda: False, 60)
         return keras.__version__
 
     with pytest.raises(tfos.NodeError, match=r"its Keras has the backend \w+, and that of worker:[01] on .* has \w+"):
-        tfos.run(spark, program, num_workers=2, nodes=tfos.Nodes(warm_nodes=False))
+        tfos.run(spark, program, other, num_workers=2, nodes=tfos.Nodes(warm_nodes=False))
