@@ -15,7 +15,7 @@ import numpy as np
 
 from tensorflowonspark.errors import CheckpointError, SpecError
 from tensorflowonspark.keras.archives import open_archive, write_archive
-from tensorflowonspark.keras.jax.placement import assign, gathered, is_sharded
+from tensorflowonspark.keras.jax.placement import gathered, is_sharded
 
 _FILE, _VARIABLES = "state.zip", "variables.json"
 
@@ -93,13 +93,13 @@ class JaxState:
         CheckpointError
             If a file is damaged, or the values do not fit the model.
         """
+        self._model.jax_state_sync()  # within an epoch: Keras then takes the values of the variables for its next step
         variables = self._variables
         with open_archive(directory, _FILE, source) as archive:
             _check_fit(json.loads(archive.read(_VARIABLES)), variables, source)
             for number, each in enumerate(variables):
                 flat = np.lib.format.read_array(io.BytesIO(archive.read(str(number))), allow_pickle=False)
-                assign(each, flat.view(np.asarray(each.value.dtype.type(0)).dtype).reshape(each.shape))
-        self._model._jax_state = None  # Keras takes the values of the variables
+                each.assign(flat.view(np.asarray(each.value.dtype.type(0)).dtype).reshape(each.shape))
 
 
 def _check_fit(written: list[dict[str, Any]], variables: list[Any], source: str) -> None:
