@@ -194,29 +194,18 @@ _ON_ALL_BACKENDS = tuple(repair for repair in REPAIRS if repair.library == "kera
     "training_events:follow_fit", "adapting:wrap_layers", "shared_paths:save_whole",
 ))  # fmt: skip
 _ON_JAX = "keras.src.backend.jax"
-_JAX_METHODS = ("JAXTrainer.fit", "JAXTrainer.evaluate", "JAXTrainer.predict", "JAXTrainer.train_step",
-                "JAXTrainer.test_step")  # fmt: skip
 JAX_REPAIRS = (  # in place of those of Keras 3 above, if it has another backend
     _repair("jax.cluster:leave_gpus_to_jax", "tensorflow", JAX, "config.set_visible_devices"),
     _repair("jax.cluster:share_seed", "keras.src.random.seed_generator", JAX, "make_default_seed"),
-    _repair("jax.cluster:note_distribution", "keras.src.distribution.distribution_lib", JAX, "set_distribution"),
-    _repair("jax.cluster:distribute_by_default", f"{_ON_JAX}.core", JAX, "JaxVariable._initialize_layout"),
-    _repair("jax.placement:place_without_exchange", f"{_ON_JAX}.distribution_lib", JAX,
-            "distribute_tensor", "distribute_data_input"),
-    _repair("jax.placement:keep_shares", "keras.src.distribution.distribution_lib", JAX,
-            "Distribution.distribute_dataset"),
-    _repair("jax.training:repair_trainer", f"{_ON_JAX}.trainer", JAX, *_JAX_METHODS,
-            "JAXEpochIterator._enumerate_iterator", "JAXEpochIterator._get_distributed_iterator",
-            "base_trainer.Trainer._symbolic_build", "base_trainer.CompileLoss.call",
-            "base_trainer.CompileMetrics.update_state", "base_trainer.metrics_module.Mean.update_state",
-            "data_adapter_utils.unpack_x_y_sample_weight",
-            "_distribute_data", "distribution_lib.distribution"),
-    _repair("jax.batches:take_batches_of_feeds", _ADAPTERS, JAX, "get_data_adapter", "data_adapter.DataAdapter"),
-    _repair("jax.training:multiply_class_weights", f"{_ADAPTERS}.tf_dataset_adapter", CLASSES,
-            "make_class_weight_map_fn", required=False),
-    _repair("jax.saving:save_alone", "keras.src.saving.saving_lib", SAVING, "save_model", "save_weights_only"),
-    _repair("jax.saving:save_alone", "keras.src.legacy.saving.legacy_h5_format", SAVING, "save_model_to_hdf5"),
-    _repair("jax.saving:save_alone", "keras.src.export.saved_model", SAVING, "export_saved_model"),
+    _repair("jax.placement:place_without_exchange", f"{_ON_JAX}.distribution_lib", JAX, "distribute_tensor"),
+    _repair("jax.training:begin_within_epochs", f"{_ON_JAX}.trainer", JAX, "JAXEpochIterator._enumerate_iterator"),
+    _repair("jax.data:adapt_data", _ADAPTERS, JAX, "get_data_adapter"),
+    # These names are public: an older Keras lacks the first.
+    _repair("jax.cluster:distribute_by_default", "keras", JAX, "distribution.DataParallel.num_model_replicas",
+            "distribution.set_distribution", "Variable.__init__"),
+    _repair("jax.training:repair_models", "keras", JAX, "Model.fit", "Model.compute_metrics", "StatelessScope",
+            "tree.map_structure", "utils.unpack_x_y_sample_weight"),
+    _repair("jax.saving:save_alone", "keras", SAVING, "Model.save", "Model.export"),
     *_ON_ALL_BACKENDS,
 )  # fmt: skip
 TORCH_REPAIRS = (
@@ -285,10 +274,7 @@ ATTRIBUTES = (  # of objects, which functions use where they need them
         "callbacks.BackupAndRestore()._batches_count", "callbacks.BackupAndRestore()._current_epoch")),
     Use("tf_keras.src.engine.base_preprocessing_layer", ADAPT, ("PreprocessingLayer()._is_adapted",)),
 )  # fmt: skip
-_IMPORTS_ON_JAX = (
-    Use("keras.src.utils.rng_utils", JAX, ("get_random_seed",)),
-    Use("keras.src.backend.common.global_state", JAX, ("get_global_attribute", "set_global_attribute")),
-)
+_IMPORTS_ON_JAX = (Use("keras.src.utils.rng_utils", JAX, ("get_random_seed",)),)
 
 
 def is_whole(repair: Repair, module: ModuleType) -> bool:

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from tests.support.keras_table import cells, judging, page, running
-from tests.support.keras_table.columns import COLUMNS, MIRRORED, MULTI_WORKER, NONE, PARAMETER_SERVER
+from tests.support.keras_table.columns import COLUMNS, JAX, MIRRORED, MULTI_WORKER, NONE, PARAMETER_SERVER
 from tests.support.paths import DOCS
 
 PAGE = DOCS / "keras.md"
@@ -23,19 +23,27 @@ def verdicts(spark, tmp_path_factory):
     """Run cells in the columns that are wanted; return how each is judged."""
     cells.load()
     directory = tmp_path_factory.mktemp("table")
-    reference = running.start_reference(directory, running.chosen(SHARE))
+    references = []
+    if set(WANTED) - {JAX}:
+        references.append(running.start_reference(directory, running.chosen(SHARE)))
+    if JAX in WANTED:
+        references.append(running.start_reference(directory, running.keys_of(JAX, SHARE), backend="jax"))
     in_one_node = {name: running.keys_of(name, SHARE) for name in (NONE, MIRRORED) if name in WANTED}
     stalled = running.run_one_node(spark, directory, in_one_node) if in_one_node else {}
     for name, run in ((MULTI_WORKER, running.run_multi_worker), (PARAMETER_SERVER, running.run_parameter_server)):
         if name in WANTED:
             stalled |= {(name, key): text for key, text in run(spark, directory, running.keys_of(name, SHARE)).items()}
-    _, errors = reference.communicate()
-    assert not reference.returncode, errors
+    if JAX in WANTED:
+        keys = running.keys_of(JAX, SHARE)
+        stalled |= {(JAX, key): text for key, text in running.run_multi_worker(spark, directory, keys, JAX).items()}
+    for reference in references:
+        _, errors = reference.communicate()
+        assert not reference.returncode, errors
     return {
         (key, column): judging.judge(
             cells.ALL[key],
             column,
-            running.reference(directory, key),
+            running.reference(directory, column, key),
             running.outcomes(directory, column, key),
             stalled.get((column, key), ""),
         )

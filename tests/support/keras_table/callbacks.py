@@ -5,7 +5,7 @@ import csv
 import keras
 import numpy as np
 
-from tests.support.keras_table.cells import cell
+from tests.support.keras_table.cells import SYNCHRONOUS, cell
 from tests.support.keras_table.training import linear, trained, weights_of
 
 CHECKPOINTS = {
@@ -242,7 +242,7 @@ def nan(column):
     return len(result["history"].get("loss", []))
 
 
-@cell("Callbacks", "ctx.checkpoint(...).callback()", columns=("MultiWorkerMirrored", "Mirrored", "no strategy"))
+@cell("Callbacks", "ctx.checkpoint(...).callback()", columns=SYNCHRONOUS)
 def own_checkpoint(column):
     if column.ctx is None:
         return trained(column)

@@ -6,10 +6,12 @@ import traceback
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.support.keras_table.columns import COLUMNS, MULTI_WORKER, PARAMETER_SERVER
+from tests.support.keras_table.columns import COLUMNS, JAX, MULTI_WORKER, PARAMETER_SERVER
 
 ALL: dict[str, "Cell"] = {}
 SYNCHRONOUS = tuple(column for column in COLUMNS if column != PARAMETER_SERVER)
+ON_TENSORFLOW = tuple(column for column in COLUMNS if column != JAX)
+SYNCHRONOUS_ON_TENSORFLOW = tuple(column for column in SYNCHRONOUS if column != JAX)
 
 
 @dataclass

@@ -10,11 +10,14 @@ import numpy as np
 from tests.support.keras_table import rows
 
 ONE_PROCESS = "one process"
+ONE_PROCESS_ON_JAX = "one process on JAX"
 NONE = "no strategy"
 MIRRORED = "Mirrored"
 MULTI_WORKER = "MultiWorkerMirrored"
 PARAMETER_SERVER = "ParameterServer"
-COLUMNS = (MULTI_WORKER, MIRRORED, NONE, PARAMETER_SERVER)
+JAX = "JAX"
+COLUMNS = (MULTI_WORKER, MIRRORED, NONE, PARAMETER_SERVER, JAX)
+SEVERAL_WORKERS = (MULTI_WORKER, JAX)  # of which each has rows of its own
 
 
 class Column:
@@ -88,7 +91,7 @@ class Column:
     def meet(self, seconds=25):
         """Wait until all workers are here."""
         self._met += 1
-        workers = self.ctx.num_workers if self.ctx and self.name == MULTI_WORKER else 1
+        workers = self.ctx.num_workers if self.ctx and self.name in SEVERAL_WORKERS else 1
         if workers == 1:
             return
         (self.place() / f"met-{self._met}-{self.ctx.index}").touch()

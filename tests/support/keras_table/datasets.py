@@ -5,6 +5,7 @@ import numpy as np
 import tensorflow as tf
 
 from tests.support.keras_table.cells import MULTI_WORKER, SYNCHRONOUS, cell, on
+from tests.support.keras_table.columns import SEVERAL_WORKERS
 from tests.support.keras_table.training import in_steps
 
 
@@ -31,6 +32,27 @@ class Counting(keras.Model):
         return np.float32(len(ids))
 
 
+class CountingOnJax(keras.Model):
+    """The same on JAX: steps that are not compiled, which see this worker's part of each array."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+        self.scale = self.add_weight(shape=())
+
+    def build(self, shape):
+        self.built = True
+
+    def call(self, x):
+        return x
+
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        if isinstance(getattr(y, "addressable_shards", None), list):  # no shapes only, as while it is built
+            ids, weights = ([np.ravel(part.data) for part in each.addressable_shards] for each in (y, sample_weight))
+            self.seen.extend(int(each) for each in np.concatenate(ids)[~np.signbit(np.concatenate(weights))])
+        return self.scale * 0.0
+
+
 class Rows(list):
     """Ids that one worker has seen: those of all workers together are compared."""
 
@@ -40,8 +62,8 @@ def counted(column, make, data, epochs=2, steps=None):
         made = make(data)
         return [Rows(sorted(_ids(in_steps(column, _kept, made, steps)))) for _ in range(epochs)]
     with column.scope():
-        model = Counting()
-        model.compile()
+        model = CountingOnJax() if keras.config.backend() == "jax" else Counting()
+        model.compile(run_eagerly=keras.config.backend() == "jax")
     dataset = make(data)
     result = []
     for _ in range(epochs):
@@ -189,7 +211,7 @@ IN_PYTHON = ("assert_cardinality", "from_generator over ours", "from_generator o
 @cell("tf.data", *(name for name in WHOLE if name not in IN_PYTHON))
 def whole(column, name):
     found = counted(column, WHOLE[name], column.even("id"))
-    if column.name == MULTI_WORKER:
+    if column.name in SEVERAL_WORKERS:
         uneven = counted(column, WHOLE[name], column.uneven("id"))
     else:
         uneven = [Rows(sorted(column.uneven_ids))] * 2

@@ -3,7 +3,8 @@
 import keras
 import tensorflow as tf
 
-from tests.support.keras_table.cells import MULTI_WORKER, SEVERAL_REPLICAS, cell, on
+from tests.support.keras_table.cells import SEVERAL_REPLICAS, cell, on
+from tests.support.keras_table.columns import SEVERAL_WORKERS
 from tests.support.keras_table.training import trained, weights_of
 
 _STATISTICS = (
@@ -96,7 +97,7 @@ def frozen_normalization(column):
     return trained(column, build)
 
 
-@cell("Layers", "BatchNormalization, synchronized=True, on rows that fill up", columns=(MULTI_WORKER,))
+@cell("Layers", "BatchNormalization, synchronized=True, on rows that fill up", columns=SEVERAL_WORKERS)
 def padded_normalization(column):
     layer = DETERMINISTIC["BatchNormalization, synchronized=True"]
     return trained(column, _model(layer), data=column.filled_up())["weights"]

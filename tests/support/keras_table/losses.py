@@ -5,6 +5,7 @@ import numpy as np
 import tensorflow as tf
 
 from tests.support.keras_table.cells import SEVERAL_REPLICAS, SYNCHRONOUS, cell, on
+from tests.support.keras_table.columns import SEVERAL_WORKERS
 from tests.support.keras_table.training import linear, mapped, trained, weights_of
 
 _BATCHWISE = (
@@ -200,12 +201,12 @@ def computed(column):
     return trained(column, lambda: Own([keras.Input((4,)), keras.layers.Dense(1)]), loss=None)
 
 
-@cell("Losses", "fit on rows that fill up", columns=("MultiWorkerMirrored",))
+@cell("Losses", "fit on rows that fill up", columns=SEVERAL_WORKERS)
 def padding(column):
     return trained(column, data=column.filled_up(), optimizer=lambda: keras.optimizers.Adam(0.02))
 
 
-@cell("Losses", "fit on rows that fill up: weighted_metrics", columns=("MultiWorkerMirrored",))
+@cell("Losses", "fit on rows that fill up: weighted_metrics", columns=SEVERAL_WORKERS)
 def padding_metrics(column):
     result = trained(column, data=column.filled_up(), weighted_metrics=["mae", "mse"])
     return {"weights": result["weights"], **{name: result["history"][name] for name in ("mae", "mse")}}

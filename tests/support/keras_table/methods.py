@@ -5,8 +5,8 @@ import numpy as np
 import tensorflow as tf
 
 from tests.support.keras_table import rows
-from tests.support.keras_table.cells import MULTI_WORKER, SYNCHRONOUS, cell, on, table
-from tests.support.keras_table.columns import MIRRORED
+from tests.support.keras_table.cells import SYNCHRONOUS, cell, on, table
+from tests.support.keras_table.columns import JAX, MIRRORED, SEVERAL_WORKERS
 from tests.support.keras_table.datasets import Rows
 from tests.support.keras_table.training import linear, mapped, weights_of
 
@@ -171,7 +171,7 @@ def _generator(column):
             yield x, y
 
 
-@cell("fit", "sparse batches")
+@cell("fit", "sparse batches", refused=on(JAX, "the dataset has sparse values"))
 def sparse(column):
     def change(x, y):
         return tf.sparse.from_dense(tf.nn.relu(x)), y
@@ -182,7 +182,7 @@ def sparse(column):
     return _fit(column, mapped(column, change), build=build, compiled={"metrics": []})
 
 
-@cell("fit", "scipy's sparse matrices")
+@cell("fit", "scipy's sparse matrices", refused=on(JAX, "and no sparse ones"))
 def scipy_sparse(column):
     import scipy.sparse
 
@@ -201,7 +201,7 @@ def scipy_sparse(column):
     }
 
 
-@cell("fit", "ragged batches")
+@cell("fit", "ragged batches", refused=on(JAX, "the dataset has ragged values"))
 def ragged(column):
     def change(x, y):
         return tf.ragged.boolean_mask(x, x > 0), y
@@ -274,7 +274,7 @@ def predict_uneven(column):
 
 def _share(column):
     """Return this worker's part of the first batch, as train_on_batch takes it."""
-    if column.name == MULTI_WORKER:
+    if column.name in SEVERAL_WORKERS:
         part = slice(8 * column.ctx.index, 8 * (column.ctx.index + 1))
         return column.x[:16][part], column.y[:16][part]
     return column.x[:16], column.y[:16]

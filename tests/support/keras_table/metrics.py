@@ -5,7 +5,7 @@ import numpy as np
 import tensorflow as tf
 
 from tests.support.keras_table import losses
-from tests.support.keras_table.cells import SEVERAL_REPLICAS, SYNCHRONOUS, cell, on
+from tests.support.keras_table.cells import SEVERAL_REPLICAS, SYNCHRONOUS_ON_TENSORFLOW, cell, on
 from tests.support.keras_table.training import in_steps, trained
 from tests.support.networks import misses
 
@@ -144,7 +144,7 @@ def wrapper(column):
     return trained(column, metrics=[metric])
 
 
-@cell("Metrics", "Mean and Sum in a train_step of the model's own", columns=SYNCHRONOUS)
+@cell("Metrics", "Mean and Sum in a train_step of the model's own", columns=SYNCHRONOUS_ON_TENSORFLOW)
 def trackers(column):
     class Tracking(keras.Sequential):
         def __init__(self, *arguments):

@@ -4,8 +4,15 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tests.support.keras_table.cells import SEVERAL_REPLICAS, SYNCHRONOUS, cell, on
-from tests.support.keras_table.columns import PARAMETER_SERVER
+from tests.support.keras_table.cells import (
+    ON_TENSORFLOW,
+    SEVERAL_REPLICAS,
+    SYNCHRONOUS,
+    SYNCHRONOUS_ON_TENSORFLOW,
+    cell,
+    on,
+)
+from tests.support.keras_table.columns import JAX, PARAMETER_SERVER
 from tests.support.keras_table.training import linear, mapped, trained, weights_of
 
 
@@ -200,7 +207,7 @@ def state_loaded(column):
     return {"weights": weights_of(model), "history": history, "steps": steps}
 
 
-@cell("Models", "tf.train.Checkpoint restored")
+@cell("Models", "tf.train.Checkpoint restored", columns=ON_TENSORFLOW)
 def checkpoint(column):
     with column.scope():
         model = linear()
@@ -298,7 +305,28 @@ def double(column):
     return trained(column, build)
 
 
-@cell("Models", "train_step of one's own")
+class OwnStepOnJax(keras.Sequential):
+    """A model with a step of its own, as Keras's guide for JAX writes it."""
+
+    def train_step(self, state, data):
+        import jax
+
+        trainable, others, optimizer, metrics = state
+        x, y, w = data
+        gradient = jax.value_and_grad(self.compute_loss_and_updates, has_aux=True)
+        (loss, (_, _, others, metrics)), gradients = gradient(
+            trainable, others, metrics, x, y, w, training=True, optimizer_variables=optimizer
+        )
+        trainable, optimizer = self.optimizer.stateless_apply(optimizer, gradients, trainable)
+        return {"loss": loss}, (trainable, others, optimizer, metrics)
+
+
+@cell("Models", "train_step of one's own, as Keras's guide for JAX has it", columns=(JAX,))
+def own_step_on_jax(column):
+    return trained(column, lambda: OwnStepOnJax([keras.Input((4,)), keras.layers.Dense(1)]))["weights"]
+
+
+@cell("Models", "train_step of one's own", columns=ON_TENSORFLOW)
 def own_step(column):
     class Own(keras.Sequential):
         def train_step(self, data):
@@ -312,7 +340,7 @@ def own_step(column):
     return result["weights"]
 
 
-@cell("Models", "train_step of one's own, with a loss of its own", columns=SYNCHRONOUS)
+@cell("Models", "train_step of one's own, with a loss of its own", columns=SYNCHRONOUS_ON_TENSORFLOW)
 def own_loss(column):
     class Own(keras.Sequential):
         def train_step(self, data):
@@ -340,7 +368,7 @@ def own_others(column):
     return [model.evaluate(column.uneven(), return_dict=True, verbose=0), model.predict(column.x, verbose=0)]
 
 
-@cell("Models", "GAN: two models and two optimizers, no call()")
+@cell("Models", "GAN: two models and two optimizers, no call()", columns=ON_TENSORFLOW)
 def gan(column):
     class Gan(keras.Model):
         def __init__(self):
@@ -385,7 +413,12 @@ def gan(column):
 _COORDINATOR = on(PARAMETER_SERVER, "ClusterCoordinator.create_per_worker_dataset")
 
 
-@cell("Models", "a loop of one's own: strategy.run, experimental_distribute_dataset", refused=_COORDINATOR)
+@cell(
+    "Models",
+    "a loop of one's own: strategy.run, experimental_distribute_dataset",
+    columns=ON_TENSORFLOW,
+    refused=_COORDINATOR,
+)
 def own_loop(column):
     data = column.even()
     if column.strategy:
@@ -419,7 +452,7 @@ def _trained_in_loop(column, data, epochs):
     return weights_of(model)
 
 
-@cell("Models", "distribute_datasets_from_function, into fit", columns=SYNCHRONOUS)
+@cell("Models", "distribute_datasets_from_function, into fit", columns=SYNCHRONOUS_ON_TENSORFLOW)
 def from_function(column):
     if column.strategy is None:
         return trained(column, data=column.even())
@@ -434,12 +467,17 @@ def _distributed(column):
     return column.strategy.distribute_datasets_from_function(lambda context: data)
 
 
-@cell("Models", "distribute_datasets_from_function, in a loop of one's own", refused=_COORDINATOR)
+@cell(
+    "Models",
+    "distribute_datasets_from_function, in a loop of one's own",
+    columns=ON_TENSORFLOW,
+    refused=_COORDINATOR,
+)
 def from_function_loop(column):
     return _trained_in_loop(column, _distributed(column) if column.strategy else column.even(), epochs=1)
 
 
-@cell("Models", "keras.Variable and tf.Variable in a model")
+@cell("Models", "keras.Variable and tf.Variable in a model", columns=ON_TENSORFLOW)
 def variables(column):
     class Scaled(keras.layers.Layer):
         def build(self, shape):

@@ -8,7 +8,16 @@ import sys
 import tensorflowonspark as tfos
 from tests.support.keras_table import rows
 from tests.support.keras_table.cells import ALL, outcome_file
-from tests.support.keras_table.columns import MIRRORED, MULTI_WORKER, NONE, ONE_PROCESS, PARAMETER_SERVER
+from tests.support.keras_table.columns import (
+    JAX,
+    MIRRORED,
+    MULTI_WORKER,
+    NONE,
+    ONE_PROCESS,
+    ONE_PROCESS_ON_JAX,
+    PARAMETER_SERVER,
+    SEVERAL_WORKERS,
+)
 from tests.support.paths import ROOT
 
 MODULES = str(ROOT)
@@ -27,6 +36,18 @@ def multi_worker(args, ctx):
 
     cells.load()
     cells.run_cells(Column(MULTI_WORKER, args["directory"], strategy, ctx), args["keys"], args["directory"], ctx.index)
+
+
+def on_jax(args, ctx):
+    """Run cells on each of two workers of a JAX program."""
+    import sys
+
+    sys.path.append(args["modules"])
+    from tests.support.keras_table import cells
+    from tests.support.keras_table.columns import JAX, Column
+
+    cells.load()
+    cells.run_cells(Column(JAX, args["directory"], None, ctx), args["keys"], args["directory"], ctx.index)
 
 
 def one_node(args, ctx):
@@ -78,30 +99,31 @@ def frame(spark, partitions):
     return spark.createDataFrame(rdd, "id long, features array<float>, label float")
 
 
-def start_reference(directory, keys):
-    environment = {**os.environ, "PYTHONPATH": MODULES}
+def start_reference(directory, keys, backend="tensorflow"):
+    environment = {**os.environ, "PYTHONPATH": MODULES, "KERAS_BACKEND": backend}
     command = [sys.executable, "-m", "tests.support.keras_table.reference", str(directory), *keys]
     return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
 
 
-def run_multi_worker(spark, directory, keys):
+def run_multi_worker(spark, directory, keys, column=MULTI_WORKER):
     """Run cells on two workers; return those that stalled, with the error that ended their cluster."""
+    function, environment = (on_jax, {"KERAS_BACKEND": "jax"}) if column == JAX else (multi_worker, {})
     stalled: dict[str, str] = {}
     waiting = list(keys)
     while waiting:
         args = {"modules": MODULES, "directory": str(directory), "keys": waiting}
         try:
-            with tfos.Cluster(spark, multi_worker, args, num_workers=2) as cluster:
+            with tfos.Cluster(spark, function, args, num_workers=2, env=environment) as cluster:
                 cluster.train(frame(spark, rows.EVEN), validation=frame(spark, rows.UNEVEN), rebalance=False)
                 cluster.join()
             break
         except tfos.ClusterError as error:
-            ended = _first_without(directory, MULTI_WORKER, waiting, range(2))
+            ended = _first_without(directory, column, waiting, range(2))
             if ended is None:
                 break
             place = waiting.index(ended)
             # After a cell that raised the workers may not be at the same place: the next one gets another cluster.
-            if place and any(each[0] == "error" for each in outcomes(directory, MULTI_WORKER, waiting[place - 1])):
+            if place and any(each[0] == "error" for each in outcomes(directory, column, waiting[place - 1])):
                 waiting = waiting[place:]
             else:
                 stalled[ended] = str(error)
@@ -166,13 +188,14 @@ def _first_without(directory, column, keys, workers):
 
 def outcomes(directory, column, key):
     """Return what each worker found."""
-    workers = range(2) if column == MULTI_WORKER else range(1)
+    workers = range(2) if column in SEVERAL_WORKERS else range(1)
     files = [outcome_file(directory, column, key, worker) for worker in workers]
     return [pickle.loads(file.read_bytes()) if file.exists() else None for file in files]
 
 
-def reference(directory, key):
-    return outcomes(directory, ONE_PROCESS, key)[0]
+def reference(directory, column, key):
+    """Return what one process found with the backend of a column."""
+    return outcomes(directory, ONE_PROCESS_ON_JAX if column == JAX else ONE_PROCESS, key)[0]
 
 
 def keys_of(column, share):

@@ -10,14 +10,11 @@ import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 from tensorflowonspark.errors import SpecError
-from tensorflowonspark.keras.hooks import wrap
-from tensorflowonspark.keras.jax.cluster import JaxCluster, current
 from tensorflowonspark.keras.session import session
 from tensorflowonspark.keras.workers import combine
 
@@ -109,117 +106,81 @@ def _check_equal(call: str, what: str, values: list[Any]) -> None:
         )
 
 
-def equal_batches_of_all(trainer: ModuleType) -> None:
-    """Have the workers' batches be of equal size (called after the import of Keras's trainer for JAX)."""
+def equal_sized(batches: Iterable[Any], steps: int | None) -> Iterator[Any]:
+    """Yield a worker's batches with the number of rows on which all workers agree when the first one is there.
 
-    def get_distributed_iterator(wrapped: Any, iterator: Any, /, distribution: Any) -> Any:
-        cluster = current()
-        if cluster is None:
-            return wrapped(distribution)
-        return _global_batches(trainer, cluster, iterator, distribution)
+    Parameters
+    ----------
+    batches : iterable
+        Those of a pass, as Keras's adapters yield them.
+    steps : int or None
+        Their number, if it is known.
 
-    wrap(trainer, "JAXEpochIterator._get_distributed_iterator", get_distributed_iterator)
+    Raises
+    ------
+    SpecError
+        If they don't fit those of the other workers, or the first one.
+    """
+    import keras
 
-
-def take_batches_of_feeds(adapters: ModuleType) -> None:
-    """Have models take ``ctx.batches(...)``, without TensorFlow (called after the import of ``data_adapters``)."""
-
-    def get_data_adapter(wrapped: Any, _: Any, /, x: Any, *args: Any, **kwargs: Any) -> Any:
-        if not getattr(x, "reads_feed", False) or not hasattr(x, "element_spec"):
-            return wrapped(x, *args, **kwargs)
-        if kwargs.get("class_weight") is not None:
-            raise SpecError("class_weight is for ctx.dataset(...): ctx.batches(...) has sample weights of its own")
-        return _feed_adapter(adapters)(x)
-
-    wrap(adapters, "get_data_adapter", get_data_adapter)
-
-
-def _feed_adapter(adapters: Any) -> type:
-    class FeedAdapter(adapters.data_adapter.DataAdapter):
-        """Passes over the batches of a feed."""
-
-        def __init__(self, batches: Any) -> None:
-            self._batches = batches
-            self.pass_length = batches.length
-
-        def get_numpy_iterator(self) -> Iterator[Any]:
-            return iter(self._batches)
-
-        def get_jax_iterator(self) -> Iterator[Any]:
-            return iter(self._batches)
-
-        @property
-        def num_batches(self) -> int | None:
-            steps: int | None = self._batches.steps
-            return steps
-
-        @property
-        def batch_size(self) -> int | None:
-            return None
-
-        @property
-        def has_partial_batch(self) -> bool | None:
-            return None
-
-        @property
-        def partial_batch_size(self) -> int | None:
-            return None
-
-        def symbolic_batch(self, symbol: Any, rows: int) -> Any:
-            """Return the shapes and dtypes of a batch in its structure."""
-            return self._batches.element_spec(lambda shape, dtype: symbol((rows, *shape), dtype))
-
-    return FeedAdapter
-
-
-def _global_batches(trainer: Any, cluster: JaxCluster, iterator: Any, distribution: Any) -> Iterator[Any]:
-    """Yield batches on the devices of all workers."""
     call, adds_weights = session.call, session.adds_weights
-    steps = iterator.data_adapter.num_batches
-    layouts = rows = None
-    for number, batch in enumerate(_batches(trainer, iterator, adds_weights)):
-        if rows is None:
-            rows = _begin(trainer, cluster, call, distribution, batch, steps)
-        found = _rows(trainer, batch)
+    shapes: tuple[Any, ...] = ()
+    rows = 0
+    for number, each in enumerate(batches):
+        batch = _with_weights(each, adds_weights)
+        arrays = [array for array in keras.tree.flatten(batch) if array is not None]
+        if not number:
+            shapes = _shapes(arrays, call)
+            rows = _begin(call, arrays, shapes, steps)
+        if _shapes(arrays, call) != shapes:
+            raise SpecError(
+                f"model.{call}: the arrays of batch {number} are {_shapes(arrays, call)}, and those of the first one "
+                f"{shapes}: {_DIFFERENT}. Pad them to one length, as in dataset.padded_batch(size, padded_shapes=...)"
+            )
+        found = _rows(arrays)
         if found > rows:
             raise SpecError(
                 f"model.{call}: batch {number} has {found} rows, and the first one {rows}: {_DIFFERENT}; only smaller "
                 "batches can be padded"
             )
-        if found < rows:
-            batch = padded(trainer.tree, batch, found, rows, call)  # noqa: PLW2901
-        if layouts is None:
-            layouts = trainer.tree.map_structure(
-                lambda each: None if each is None else distribution.get_data_layout(each.shape).backend_layout, batch
-            )
-        yield trainer._distribute_data(batch, layouts)
-    if rows is None:
+        yield padded(keras.tree, batch, found, rows, call) if found < rows else batch
+    if not rows:
         agreed(call, FirstBatch(0, steps, ()), 1)
 
 
-def _batches(trainer: Any, iterator: Any, adds_weights: bool) -> Iterator[Any]:
-    for batch in iterator.data_adapter.get_jax_iterator():
-        x, y, weights = trainer.data_adapter_utils.unpack_x_y_sample_weight(batch)
-        if adds_weights and y is not None and weights is None:
-            yield x, y, np.ones(_rows(trainer, batch), np.float32)
-        else:
-            yield batch
+def _with_weights(batch: Any, adds_weights: bool) -> Any:
+    """Return a batch with weights, if they are wanted; Keras can't place None at the end of one."""
+    import keras
+
+    if adds_weights:
+        x, y, weights = keras.utils.unpack_x_y_sample_weight(batch)
+        if y is not None and weights is None:
+            return x, y, np.ones(_rows(keras.tree.flatten(x)), np.float32)
+    while isinstance(batch, tuple) and len(batch) > 1 and batch[-1] is None:
+        batch = batch[:-1]
+    return batch
 
 
-def _begin(trainer: Any, cluster: JaxCluster, call: str, distribution: Any, batch: Any, steps: int | None) -> int:
-    """Return the rows of all batches of a pass."""
+def _shapes(arrays: Iterable[Any], call: str) -> tuple[tuple[tuple[int, ...], str], ...]:
+    """Return shape and dtype of each array, without the rows."""
     import jax
 
-    arrays = [each for each in trainer.tree.flatten(batch) if each is not None]
-    replicas, processes = distribution.num_model_replicas, len(cluster.addresses)
+    for each in arrays:
+        if not isinstance(each, (np.ndarray, np.generic, jax.Array)):
+            raise SpecError(
+                f"model.{call}: {type(each).__name__} on several workers: on JAX they take arrays, and no sparse ones"
+            )
+    return tuple((tuple(each.shape[1:]), str(each.dtype)) for each in arrays)
+
+
+def _begin(call: str, arrays: list[Any], shapes: tuple[Any, ...], steps: int | None) -> int:
+    """Return the rows of all batches of a pass."""
+    import jax
+    import keras
+
+    replicas, processes = keras.distribution.distribution().num_model_replicas, jax.process_count()
     group = max(1, processes // replicas)
-    first = FirstBatch(
-        _rows(trainer, batch),
-        steps,
-        tuple((tuple(each.shape[1:]), str(each.dtype)) for each in arrays),
-        _checksum(arrays) if group > 1 else 0,
-    )
-    rows = agreed(call, first, group)
+    rows = agreed(call, FirstBatch(_rows(arrays), steps, shapes, _checksum(arrays) if group > 1 else 0), group)
     parts = max(1, replicas // processes)  # of this worker, one for each of its devices along the batch axis
     return -(-rows // parts) * parts if jax.local_device_count() > 1 else rows
 
@@ -231,8 +192,8 @@ def _checksum(arrays: Iterable[Any]) -> int:
     return checksum
 
 
-def _rows(trainer: Any, batch: Any) -> int:
-    return next((int(each.shape[0]) for each in trainer.tree.flatten(batch) if each is not None and each.shape), 0)
+def _rows(arrays: Iterable[Any]) -> int:
+    return next((int(each.shape[0]) for each in arrays if each is not None and each.shape), 0)
 
 
 def padded(tree: Any, batch: Any, rows: int, size: int, call: str) -> Any:

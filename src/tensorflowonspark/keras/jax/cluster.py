@@ -47,12 +47,15 @@ class JaxCluster:
         Whether ``jax.distributed`` has been initialised.
     seed : int
         A random number that all processes have.
+    distribution : keras.distribution.DataParallel or None
+        The distribution of batches over all processes, unless the program has another.
     """
 
     addresses: Sequence[str]
     index: int
     started: bool = False
     seed: int = 0
+    distribution: Any = None
 
     def start(self, jax: Any) -> None:
         """Initialise ``jax.distributed`` (called after the import of JAX), unless that is done.
@@ -87,6 +90,17 @@ class JaxCluster:
         jax.distributed.initialize = lambda *_, **__: None
         _leave_at_exit(jax)
 
+    def distribute(self, module: Any) -> None:
+        """Set a distribution of batches over all processes, if Keras has none (``keras.distribution`` is given)."""
+        known = module.distribution()
+        if known is not None:
+            session.chose_distribution = known is not self.distribution  # the program is in the scope of its own
+            return
+        if self.distribution is None:
+            self.distribution = module.DataParallel(auto_shard_dataset=False)
+        module.set_distribution(self.distribution)
+        session.chose_distribution = False
+
 
 def connect(addresses: Sequence[str], index: int) -> None:
     """Make this process one of several in one JAX program, as soon as Keras uses JAX.
@@ -102,13 +116,12 @@ def connect(addresses: Sequence[str], index: int) -> None:
         return
     session.jax = cluster = JaxCluster(addresses, index)
 
-    def on_jax(jax: ModuleType) -> None:
-        if keras_backend() == "jax":
-            cluster.start(jax)
+    def start(_: ModuleType) -> None:
+        if keras_backend() == "jax" and "jax" in sys.modules:
+            cluster.start(sys.modules["jax"])
 
-    # The second is for a backend that Keras's own configuration file names.
-    wrapt.register_post_import_hook(on_jax, "jax")
-    wrapt.register_post_import_hook(lambda _: cluster.start(sys.modules["jax"]), "keras.src.backend.jax")
+    for module in ("jax", "keras"):  # the second is for a backend that Keras's own configuration file names
+        wrapt.register_post_import_hook(start, module)
 
 
 def current() -> JaxCluster | None:
@@ -163,41 +176,22 @@ def _has_seed() -> bool:
     return rng_utils.get_random_seed() is not None
 
 
-def note_distribution(module: ModuleType) -> None:
-    """Note that the program sets a distribution (called after the import of Keras's ``distribution_lib``)."""
+def distribute_by_default(keras: Any) -> None:
+    """Have Keras distribute batches over all workers, unless the program has set a distribution, or none.
+
+    Called after the import of Keras. The distribution is set when the first variable is made, since JAX looks for its
+    devices then, and not before: the program may still configure it.
+    """
 
     def set_distribution(wrapped: Any, _: Any, /, *args: Any, **kwargs: Any) -> Any:
         session.chose_distribution = True
         return wrapped(*args, **kwargs)
 
-    wrap(module, "set_distribution", set_distribution)
-
-
-def distribute_by_default(core: ModuleType) -> None:
-    """Have Keras distribute batches over all workers, unless the program has set a distribution, or none.
-
-    Called after the import of the ``core`` of Keras's backend. The distribution is set when the first variable is made,
-    since JAX looks for its devices then, and not before: the program may still configure it.
-
-    Raises
-    ------
-    SpecError
-        If this version of Keras makes variables otherwise.
-    """
-    if not hasattr(core.JaxVariable, "_initialize_layout"):
-        raise SpecError("this version of Keras is too old for several workers on JAX: install keras>=3.15")
-
-    def initialize_layout(wrapped: Any, _: Any, /, *args: Any, **kwargs: Any) -> Any:
-        if current() is not None and not session.chose_distribution:
-            _set_data_parallel()
+    def make_variable(wrapped: Any, _: Any, /, *args: Any, **kwargs: Any) -> Any:
+        cluster = current()
+        if cluster is not None and not session.chose_distribution:
+            cluster.distribute(keras.distribution)
         return wrapped(*args, **kwargs)
 
-    wrap(core, "JaxVariable._initialize_layout", initialize_layout)
-
-
-def _set_data_parallel() -> None:
-    from keras.src.distribution import distribution_lib
-
-    if distribution_lib.distribution() is None:  # the program may have cleared Keras's state
-        distribution_lib.set_distribution(distribution_lib.DataParallel(auto_shard_dataset=False))
-        session.chose_distribution = False
+    wrap(keras, "distribution.set_distribution", set_distribution)
+    wrap(keras, "Variable.__init__", make_variable)

@@ -1,16 +1,23 @@
 """Losses and metrics over real rows only, on JAX.
 
 As on TensorFlow (`keras.metrics`, `keras.losses`) the weight -0.0 marks a padding row. JAX compiles a step for arrays
-of fixed shapes, so no rows can be taken out. Unweighted metrics receive a weight for each row instead: 1, or 0 for
-padding. A loss that is averaged over the rows is averaged over the real ones, and so are the gradients: they equal
-those of one process that takes the same rows as a smaller batch.
+of fixed shapes, so no rows can be taken out. Instead:
+
+- A loss that is averaged over the rows receives larger weights, so that it is the mean over the real rows, and so are
+  the gradients: they equal those of one process that takes the same rows as a smaller batch.
+- Unweighted metrics receive a weight for each row: 1, or 0 for padding.
+- ``BatchNormalization`` receives a mask of the real rows.
+
+All of this is done in methods of ``keras.Model``, ``keras.metrics.Mean`` and ``keras.layers.BatchNormalization`` that
+Keras documents.
 """
 
 import inspect
 import logging
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from tensorflowonspark.keras.hooks import setting, wrap
@@ -20,21 +27,20 @@ _AVERAGING = ("auto", "mean", "sum_over_batch_size")  # reductions that divide b
 _warned: set[str] = set()
 
 
-def real_rows(tree: Any, weights: Any) -> Any:
+def real_rows(weights: Any) -> Any:
     """Return a mask of the real rows of a batch, a float32 array of 1 and 0; None if no weights can mark padding.
 
     Parameters
     ----------
-    tree : module
-        Keras's functions of nested structures.
     weights : array, nested structure of them, or None
         The sample weights. A row is padding if its weight for any output is -0.0; one with several weights (of its
         time steps) if all of them are.
     """
     import jax.numpy as jnp
+    import keras
 
     masks = []
-    for weight in [each for each in tree.flatten(weights) if each is not None]:
+    for weight in [each for each in keras.tree.flatten(weights) if each is not None]:
         values = jnp.asarray(weight)
         if values.ndim and jnp.issubdtype(values.dtype, jnp.floating):
             marked = (values == 0) & jnp.signbit(values)
@@ -49,115 +55,158 @@ def real_rows(tree: Any, weights: Any) -> Any:
 
 @dataclass(frozen=True)
 class _Batch:
-    """The batch of the step that is being traced: its real rows, and the trackers of its model's losses."""
+    """The batch of the step that is being traced.
+
+    Attributes
+    ----------
+    real : array
+        The mask of its real rows.
+    averaged : bool
+        Whether the losses of the model are divided by the number of rows.
+    """
 
     real: Any
     averaged: bool
-    loss_tracker: Any
-    output_trackers: list[Any]
 
     @property
     def count(self) -> Any:
+        """The number of real rows."""
         return self.real.sum()
 
-    def of_real_rows(self, loss: Any) -> Any:
-        """Return a loss that was divided by the number of all rows, divided by that of the real ones."""
+    def for_loss(self, weights: Any) -> Any:
+        """Return weights with which a loss that is divided by the number of all rows is one of the real rows."""
         import jax.numpy as jnp
+        import keras
 
+        if not self.averaged or weights is None:
+            return weights
         factor = self.real.size / jnp.maximum(self.count, 1.0)
-        return loss * factor.astype(loss.dtype) if self.averaged else loss
+        return keras.tree.map_structure(lambda each: None if each is None else each * factor, weights)
 
 
 _batch: ContextVar[_Batch | None] = ContextVar("batch", default=None)
 
 
-def skip_padding(trainer: ModuleType) -> None:
-    """Have losses and metrics leave out padding (called after the import of Keras's trainer for JAX)."""
-
-    def step(wrapped: Any, model: Any, /, state: Any, data: Any) -> Any:
-        real = real_rows(trainer.tree, trainer.data_adapter_utils.unpack_x_y_sample_weight(data)[2])
-        if real is None:
-            return wrapped(state, data)
-        trackers = list(getattr(model._compile_loss, "metrics", []))
-        with setting(_batch, _Batch(real, _is_averaged(trainer, model.loss), model._loss_tracker, trackers)):
-            return wrapped(state, data)
-
-    def compile_loss(wrapped: Any, _loss: Any, /, *args: Any, **kwargs: Any) -> Any:
-        loss, batch = wrapped(*args, **kwargs), _batch.get()
-        return loss if batch is None or loss is None else batch.of_real_rows(loss)
-
-    def update_mean(wrapped: Any, mean: Any, /, values: Any, *args: Any, **kwargs: Any) -> Any:
-        batch = _batch.get()
-        if batch is not None and mean is batch.loss_tracker:
-            return wrapped(values, sample_weight=batch.count)
-        if batch is not None and any(mean is each for each in batch.output_trackers):
-            return wrapped(batch.of_real_rows(values), sample_weight=batch.count)
-        return wrapped(values, *args, **kwargs)
-
+def skip_padding(keras: Any) -> None:
+    """Have the models of Keras leave out padding (called after its import)."""
     for name in ("train_step", "test_step"):
-        wrap(trainer, f"JAXTrainer.{name}", step)
-    base = trainer.base_trainer
-    wrap(base, "CompileLoss.call", compile_loss)
-    wrap(base.metrics_module, "Mean.update_state", update_mean)
-    wrap(base, "CompileMetrics.update_state", _update_metrics(trainer))
+        wrap(keras, f"Model.{name}", _step)
+    wrap(keras, "Model.compute_loss", _compute_loss)
+    wrap(keras, "Model.compute_metrics", _compute_metrics)
+    wrap(keras, "metrics.Mean.update_state", _update_mean)
+    wrap(keras, "layers.BatchNormalization.call", _normalize)
 
 
-def _is_averaged(trainer: Any, losses: Any) -> bool:
+def _step(wrapped: Any, model: Any, /, state: Any, data: Any) -> Any:
+    import keras
+
+    real = real_rows(keras.utils.unpack_x_y_sample_weight(data)[2])
+    if real is None:
+        return wrapped(state, data)
+    with setting(_batch, _Batch(real, _is_averaged(keras, model.loss))):
+        return wrapped(state, data)
+
+
+@contextmanager
+def own_step(model: Any, name: str) -> Iterator[None]:
+    """Have a step of a program's own leave out padding where it calls ``compute_loss``, for the duration of a block.
+
+    Parameters
+    ----------
+    model : keras.Model
+        The model.
+    name : str
+        Its method, ``"train_step"`` or ``"test_step"``.
+    """
+    own = getattr(model, name)
+    if type(model).__name__ not in _warned:
+        _warned.add(type(model).__name__)
+        _log.warning(
+            "%s has a %s of its own: rows of weight -0.0 pad the last batches. self.compute_loss leaves them out, if "
+            "it is given the weights; another loss must be multiplied by the weights, and divided by the real rows",
+            type(model).__name__,
+            name,
+        )
+    object.__setattr__(model, name, lambda state, data: _step(own, model, state, data))
+    try:
+        yield
+    finally:
+        object.__delattr__(model, name)
+
+
+def _is_averaged(keras: Any, losses: Any) -> bool:
     """Return whether all losses given to ``compile`` are divided by the number of rows, as they are by default."""
-    return all(getattr(each, "reduction", "auto") in _AVERAGING for each in trainer.tree.flatten(losses))
+    return all(getattr(each, "reduction", "auto") in _AVERAGING for each in keras.tree.flatten(losses))
 
 
-def _update_metrics(trainer: Any) -> Any:
-    def update_state(wrapped: Any, container: Any, /, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
-        real = real_rows(trainer.tree, sample_weight)
-        if real is None:
-            wrapped(y_true, y_pred, sample_weight)
-            return
-        if not container.built:
-            container.build(y_true, y_pred)
+def _compute_loss(wrapped: Any, _model: Any, /, *args: Any, **kwargs: Any) -> Any:
+    batch = _batch.get()
+    if batch is None:
+        return wrapped(*args, **kwargs)
+    bound = dict(inspect.signature(wrapped).bind(*args, **kwargs).arguments)
+    bound["sample_weight"] = batch.for_loss(bound.get("sample_weight"))
+    return wrapped(**bound)
 
-        def update(unweighted: Any, weighted: Any, weights: Any) -> None:
-            """Call Keras's own function, bound to a container with only these metrics."""
-            part = SimpleNamespace(
-                built=True, _flatten_y=container._flatten_y, _flat_metrics=unweighted, _flat_weighted_metrics=weighted
-            )
-            wrapped.__func__(part, y_true, y_pred, weights)
 
-        none = [None] * len(container._flat_metrics)
-        update([_WithMask.of(each, real) for each in container._flat_metrics], none, None)
-        update(none, container._flat_weighted_metrics, sample_weight)
+def _update_mean(wrapped: Any, _mean: Any, /, values: Any, sample_weight: Any = None) -> Any:
+    batch = _batch.get()
+    # With the number of a batch's rows Keras weighs the mean of a batch, as that of the loss.
+    if batch is not None and isinstance(sample_weight, int) and sample_weight == batch.real.size:
+        sample_weight = batch.count
+    return wrapped(values, sample_weight=sample_weight)
+
+
+def _compute_metrics(wrapped: Any, model: Any, /, *args: Any, **kwargs: Any) -> Any:
+    batch = _batch.get()
+    if batch is None:
+        return wrapped(*args, **kwargs)
+    bound = inspect.signature(wrapped).bind(*args, **kwargs).arguments
+    with ExitStack() as masked:
+        for container in model.metrics:
+            if not hasattr(container, "metrics"):
+                continue
+            if not container.built:
+                container.build(bound["y"], bound["y_pred"])
+            for metric in container.metrics:
+                masked.enter_context(_with_mask(metric, batch.real))
+        return wrapped(*args, **kwargs)
+
+
+@contextmanager
+def _with_mask(metric: Any, real: Any) -> Iterator[None]:
+    """Have a metric that is updated without weights receive one for each row, for the duration of a block."""
+    own = metric.update_state
+    object.__setattr__(metric, "update_state", _masked(metric, own, real))
+    try:
+        yield
+    finally:
+        object.__delattr__(metric, "update_state")
+
+
+def _masked(metric: Any, own: Callable[..., Any], real: Any) -> Callable[..., Any]:
+    def update_state(y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
+        if sample_weight is not None:
+            return own(y_true, y_pred, sample_weight=sample_weight)
+        if "sample_weight" not in inspect.signature(own).parameters:
+            _warn(metric)
+            return own(y_true, y_pred)
+        is_of_pixels = hasattr(metric, "target_class_ids")  # metrics of images, with a weight for each pixel
+        return own(y_true, y_pred, sample_weight=_of_pixels(metric, y_true, real) if is_of_pixels else real)
 
     return update_state
 
 
-@dataclass(frozen=True)
-class _WithMask:
-    """The metrics of one output, updated with a weight for each row: 1, or 0 for padding."""
+def _of_pixels(metric: Any, y_true: Any, real: Any) -> Any:
+    import jax.numpy as jnp
 
-    metrics: Any
-    real: Any
+    shape = list(y_true.shape)
+    if not metric.sparse_y_true:
+        del shape[metric.axis]
+    return jnp.broadcast_to(_spread(real, len(shape)), shape).astype("int32")
 
-    @classmethod
-    def of(cls, metrics: Any, real: Any) -> "_WithMask | None":
-        return None if metrics is None else cls(metrics, real)
 
-    def update_state(self, y_true: Any, y_pred: Any) -> None:
-        for metric in self.metrics.metrics:
-            if "sample_weight" not in inspect.signature(metric.update_state).parameters:
-                _warn(metric)
-                metric.update_state(y_true, y_pred)
-            elif hasattr(metric, "target_class_ids"):  # metrics of images, with a weight for each pixel
-                metric.update_state(y_true, y_pred, sample_weight=self._of_pixels(metric, y_true))
-            else:
-                metric.update_state(y_true, y_pred, sample_weight=self.real)
-
-    def _of_pixels(self, metric: Any, y_true: Any) -> Any:
-        import jax.numpy as jnp
-
-        shape = list(y_true.shape)
-        if not metric.sparse_y_true:
-            del shape[metric.axis]
-        return jnp.broadcast_to(self.real.reshape(-1, *[1] * (len(shape) - 1)), shape).astype("int32")
+def _spread(real: Any, rank: int) -> Any:
+    return real.reshape(-1, *[1] * (rank - 1))
 
 
 def _warn(metric: Any) -> None:
@@ -168,3 +217,13 @@ def _warn(metric: Any) -> None:
             "update_state that parameter",
             type(metric).__name__,
         )
+
+
+def _normalize(wrapped: Any, layer: Any, /, inputs: Any, training: Any = None, mask: Any = None, **kwargs: Any) -> Any:
+    batch, rank = _batch.get(), len(inputs.shape)
+    if batch is None or not training or inputs.shape[0] != batch.real.size or layer.axis not in (-1, rank - 1):
+        return wrapped(inputs, training=training, mask=mask, **kwargs)
+    import jax.numpy as jnp
+
+    real = jnp.broadcast_to(_spread(batch.real, rank - 1), inputs.shape[:-1]) > 0
+    return wrapped(inputs, training=training, mask=real if mask is None else real & mask, **kwargs)

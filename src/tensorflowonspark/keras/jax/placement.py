@@ -7,31 +7,30 @@ each value. A process that does so alone, as the chief when it saves, waits for 
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
-from tensorflowonspark.keras.hooks import wrap
-from tensorflowonspark.keras.jax.cluster import current
-from tensorflowonspark.keras.shards import is_shard
+from tensorflowonspark.keras.hooks import setting, wrap
+from tensorflowonspark.keras.session import session
+
+_is_alone: ContextVar[bool] = ContextVar("is_alone", default=False)  # in `on_this_process`
 
 
 def place_without_exchange(module: ModuleType) -> None:
     """Have Keras place values so (called after the import of the ``distribution_lib`` of its backend)."""
 
     def distribute_tensor(wrapped: Any, _: Any, /, tensor: Any, layout: Any) -> Any:
+        if _is_alone.get():
+            return tensor
         sharding = getattr(layout, "backend_layout", layout)
         if not _spans_processes(sharding) or _is_traced(tensor) or _spans_processes(tensor):
             return wrapped(tensor, layout)
         return placed(tensor, sharding)
 
-    def distribute_data_input(wrapped: Any, _: Any, /, *args: Any, **kwargs: Any) -> Any:
-        # A batch for `train_on_batch` has None in place of weights that are not given.
-        return wrapped(*args, **kwargs) if (args or list(kwargs.values()))[0] is not None else None
-
     wrap(module, "distribute_tensor", distribute_tensor)
-    wrap(module, "distribute_data_input", distribute_data_input)
 
 
 def _spans_processes(value: Any) -> bool:
@@ -77,16 +76,8 @@ def whole_values(variables: Sequence[Any]) -> list[Any] | None:
     return [gathered(each.value) for each in variables] if any(is_sharded(each.value) for each in variables) else None
 
 
-def assign(variable: Any, value: Any) -> None:
-    """Assign a value, which all processes have, to a variable of Keras."""
-    old = variable.value
-    variable.assign(placed(np.asarray(value), old.sharding) if _spans_processes(old) else value)
-
-
 @contextmanager
-def on_this_process(
-    variables: Sequence[Any], values: Sequence[Any] | None = None, *, copied: bool = False
-) -> Iterator[None]:
+def on_this_process(variables: Sequence[Any], values: Sequence[Any] | None = None) -> Iterator[None]:
     """Have the variables be of this process alone, and Keras distribute nothing, for the duration of a block.
 
     Parameters
@@ -95,49 +86,26 @@ def on_this_process(
         The variables; what the block assigns to them is dropped.
     values : sequence of numpy.ndarray, optional
         Their values, if they are divided among the processes; by default their own.
-    copied : bool
-        Whether the block may overwrite the memory of the values, as a compiled step does with what is donated to it.
     """
-    from keras.src.backend.common import global_state
+    import keras
 
-    kept = [(each, each._value, each._layout) for each in variables]
-    distribution = global_state.get_global_attribute("distribution")
-    global_state.set_global_attribute("distribution", None)
+    kept = [each.value for each in variables]
+    distribution, chosen = keras.distribution.distribution(), session.chose_distribution
+    keras.distribution.set_distribution(None)
     try:
-        for number, (variable, value, _) in enumerate(kept):
-            variable._layout = None
-            variable._value = _local(value if values is None else values[number], copied and values is None)
-        yield
+        with setting(_is_alone, True):
+            for variable, value in zip(variables, kept if values is None else values, strict=True):
+                variable.assign(_copied(value))
+            yield
     finally:
-        for variable, value, layout in kept:
-            variable._value, variable._layout = value, layout
-        global_state.set_global_attribute("distribution", distribution)
+        keras.distribution.set_distribution(distribution)
+        session.chose_distribution = chosen
+        for variable, value in zip(variables, kept, strict=True):
+            variable.assign(value)
 
 
-def _local(value: Any, copied: bool) -> Any:
+def _copied(value: Any) -> Any:
+    """Return a copy on this process's first device, since a compiled step overwrites what it is given."""
     import jax
 
-    local = local_array(value)
-    return jax.device_put(jax.numpy.array(local, copy=True) if copied else local, jax.local_devices()[0])
-
-
-def keep_shares(module: ModuleType) -> None:
-    """Have a distribution leave the rows of a feed as they are (called after the import of ``distribution_lib``).
-
-    Keras divides a dataset among the processes unless ``auto_shard_dataset=False``. Those of a feed are already one
-    worker's share.
-    """
-
-    def distribute_dataset(wrapped: Any, _distribution: Any, /, dataset: Any) -> Any:
-        return dataset if current() is not None and _is_share(dataset) else wrapped(dataset)
-
-    wrap(module, "Distribution.distribute_dataset", distribute_dataset)
-
-
-def _is_share(dataset: Any) -> bool:
-    from tensorflowonspark.keras.provenance import Generator, sources
-
-    if is_shard(dataset):
-        return True
-    origins = sources(dataset)
-    return any(each.reads_feed or (isinstance(each, Generator) and each.test_read()) for each in origins)
+    return jax.device_put(jax.numpy.array(local_array(value), copy=True), jax.local_devices()[0])

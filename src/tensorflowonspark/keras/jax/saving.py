@@ -7,7 +7,6 @@ saved as one of this process alone. If a model's variables are divided among the
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -19,28 +18,32 @@ from tensorflowonspark.keras.jax.placement import is_sharded, on_this_process, w
 from tensorflowonspark.keras.saving import takes_training
 
 
-def save_alone(module: ModuleType) -> None:
-    """Have Keras save models as those of one process.
+def save_alone(keras: Any) -> None:
+    """Have Keras save models as those of one process (called after its import)."""
+    for name in ("save", "save_weights", "export"):
+        wrap(keras, f"Model.{name}", lambda wrapped, model, /, *args, **kwargs: _alone(wrapped, model, args, kwargs))
+    for module in ("saving", "models"):  # the same function
+        wrap(
+            keras,
+            f"{module}.save_model",
+            lambda wrapped, _, /, model, *args, **kwargs: _alone(wrapped, model, (model, *args), kwargs),
+        )
 
-    Called after the import of its ``saving_lib``, ``legacy_h5_format`` or ``saved_model``.
-    """
 
-    def alone(wrapped: Any, _: Any, /, *args: Any, **kwargs: Any) -> Any:
-        model = args[0] if args else next(iter(kwargs.values()))
-        variables = _variables(model)
-        if current() is None or not any(_is_of_all(each) for each in variables):
-            return wrapped(*args, **kwargs)
-        divided = next((each.path for each in variables if is_sharded(each.value)), None)
-        if divided is not None:
-            raise SpecError(
-                f"the variable {divided!r} is divided among the workers, and one alone can't save it: call "
-                "ctx.export(model, path) on all workers"
-            )
-        with on_this_process(variables):
-            return wrapped(*args, **kwargs)
-
-    for name in ("save_model", "save_weights_only", "save_model_to_hdf5", "export_saved_model"):
-        wrap(module, name, alone)
+def _alone(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
+    if current() is None:
+        return wrapped(*args, **kwargs)
+    variables = _variables(model)
+    if not any(_is_of_all(each) for each in variables):
+        return wrapped(*args, **kwargs)
+    divided = next((each.path for each in variables if is_sharded(each.value)), None)
+    if divided is not None:
+        raise SpecError(
+            f"the variable {divided!r} is divided among the workers, and one alone can't save it: call "
+            "ctx.export(model, path) on all workers"
+        )
+    with on_this_process(variables):
+        return wrapped(*args, **kwargs)
 
 
 def _is_of_all(variable: Any) -> bool:
@@ -48,6 +51,8 @@ def _is_of_all(variable: Any) -> bool:
 
 
 def _variables(model: Any) -> list[Any]:
+    if hasattr(model, "jax_state_sync"):
+        model.jax_state_sync()  # within an epoch Keras holds the values elsewhere
     optimizer = getattr(model, "optimizer", None)
     found = [*getattr(model, "variables", []), *(optimizer.variables if optimizer is not None else [])]
     return list({id(each): each for each in found}.values())

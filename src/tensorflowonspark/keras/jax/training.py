@@ -3,13 +3,13 @@
 - ``fit`` compares the models of all workers once, since workers that begin with different weights would stay different
   in silence; callbacks that write files run on the chief.
 - ``predict`` waits for no other worker: each predicts all rows that it is given.
-- A step of a pass may be skipped, and its length may become known only in it, as on TensorFlow.
 """
 
 import inspect
 import warnings
 import zlib
 from collections.abc import Callable
+from contextlib import nullcontext
 from types import ModuleType
 from typing import Any
 
@@ -18,86 +18,111 @@ import numpy as np
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.keras.exchange import callbacks_in, exchanges_weights, replaced
 from tensorflowonspark.keras.hooks import wrap
-from tensorflowonspark.keras.jax.batches import equal_batches_of_all, reads_data_for
+from tensorflowonspark.keras.jax.batches import reads_data_for
+from tensorflowonspark.keras.jax.building import build_without_data
 from tensorflowonspark.keras.jax.cluster import ALONE, JaxCluster, current
-from tensorflowonspark.keras.jax.padding import skip_padding
+from tensorflowonspark.keras.jax.padding import own_step, skip_padding
 from tensorflowonspark.keras.jax.placement import is_sharded, local_array, on_this_process, whole_values
 from tensorflowonspark.keras.pass_steps import wrap_passes
 from tensorflowonspark.keras.private_names import refuse_replicas
 from tensorflowonspark.keras.workers import combine, compared
 
-_WRITING = ("BackupAndRestore", "CSVLogger", "ModelCheckpoint", "TensorBoard")
+_WRITING = ("CSVLogger", "ModelCheckpoint", "TensorBoard")  # OrbaxCheckpoint writes one checkpoint with all workers
 _COMPARED, _PREDICT = "_tensorflowonspark_compared", "_tensorflowonspark_predict"  # attributes of models
 _STEPS = {"fit": "train_step", "evaluate": "test_step"}
 
 
-def repair_trainer(trainer: ModuleType) -> None:
-    """Have the methods of models work on several workers (called after the import of Keras's trainer for JAX)."""
-    skip_padding(trainer)
-    equal_batches_of_all(trainer)
+def begin_within_epochs(trainer: ModuleType) -> None:
+    """Let a pass begin within an epoch (called after the import of Keras's trainer for JAX)."""
     wrap_passes(trainer, "JAXEpochIterator")
-    _build_without_data(trainer)
-    for name in ("fit", "evaluate"):
-        wrap(trainer, f"JAXTrainer.{name}", _together(trainer, name))
+
+
+def repair_models(keras: Any) -> None:
+    """Have the methods of models work on several workers (called after the import of Keras)."""
+    skip_padding(keras)
+    for name in _STEPS:
+        wrap(keras, f"Model.{name}", _together(keras, name))
+    for name in ("train_on_batch", "test_on_batch"):
+        wrap(keras, f"Model.{name}", _on_batch)
     for name in ("predict", "predict_on_batch"):
-        wrap(trainer, f"JAXTrainer.{name}", _alone)
+        wrap(keras, f"Model.{name}", _alone)
+    wrap(keras, "Model.__call__", _call)
 
 
-def _together(trainer: Any, name: str) -> Callable[..., Any]:
+def _together(keras: Any, name: str) -> Callable[..., Any]:
     def method(wrapped: Any, model: Any, /, *args: Any, **kwargs: Any) -> Any:
         # Keras warns of its own default for every tf.data.Dataset.
         warnings.filterwarnings("ignore", message="`shuffle=True` was passed", category=UserWarning)
+        bound = dict(inspect.signature(wrapped).bind(*args, **kwargs).arguments)
+        build_without_data(model, bound.get("x"))
         cluster = current()
-        if cluster is None or trainer.distribution_lib.distribution() is None:
+        if cluster is None or keras.distribution.distribution() is None:
             return wrapped(*args, **kwargs)
         refuse_replicas()
-        bound = dict(inspect.signature(wrapped).bind(*args, **kwargs).arguments)
         extra = bound.pop("kwargs", {})
         if name == "fit":
-            bound["callbacks"] = _callbacks_of_worker(trainer, cluster, model, bound.get("callbacks"))
-        step = inspect.getattr_static(type(model), _STEPS[name])
-        is_custom = step is not inspect.getattr_static(trainer.JAXTrainer, _STEPS[name])
-        with reads_data_for(name, adds_weights=not is_custom):
+            bound["callbacks"] = _callbacks_of_worker(keras, cluster, model, bound.get("callbacks"))
+        step = _STEPS[name]
+        is_custom = inspect.getattr_static(type(model), step) is not inspect.getattr_static(keras.Model, step)
+        with reads_data_for(name, adds_weights=not is_custom), own_step(model, step) if is_custom else nullcontext():
             return wrapped(**bound, **extra)
 
     return method
 
 
-def _callbacks_of_worker(trainer: Any, cluster: JaxCluster, model: Any, callbacks: Any) -> Any:
+def _callbacks_of_worker(keras: Any, cluster: JaxCluster, model: Any, callbacks: Any) -> Any:
     """Return the callbacks that this worker runs: those that write files are the chief's."""
     if exchanges_weights(callbacks):
         raise SpecError(
             "on JAX the workers are one program, which exchanges gradients in each step. A callback that exchanges "
             f'weights needs workers that train alone: set env={{"{ALONE}": "1"}} on the cluster'
         )
-    module = trainer.callbacks_module
-    given = callbacks_in(callbacks)
-    if any(isinstance(each, module.BackupAndRestore) for each in given):
-        raise SpecError(
-            "BackupAndRestore restores the chief alone, and on JAX the other workers would begin elsewhere: use "
-            "ctx.checkpoint(directory).callback(), which resumes all of them"
-        )
+    module = keras.callbacks
     writing = tuple(getattr(module, name) for name in _WRITING)
-    kept = [each for each in given if not (cluster.index and isinstance(each, writing))]
-    comparing = module.LambdaCallback(on_train_begin=lambda _: _compare(model))
-    return replaced(model, callbacks, [comparing, *kept])
+    kept = [each for each in callbacks_in(callbacks) if not (cluster.index and isinstance(each, writing))]
+    if cluster.index:
+        kept = [_restoring(module, each) if isinstance(each, module.BackupAndRestore) else each for each in kept]
+    restored = any(isinstance(each, module.BackupAndRestore) for each in callbacks_in(callbacks))
+    comparing = module.LambdaCallback(on_train_begin=lambda _: _compare(model, restored=restored))
+    # The weights that a backup restores are compared too.
+    return replaced(model, callbacks, [*kept, comparing] if restored else [comparing, *kept])
 
 
-def _compare(model: Any) -> None:
-    """Refuse to train models that differ from worker to worker, once for each model.
+def _restoring(module: Any, backup: Any) -> Any:
+    """Return a callback that restores what ``BackupAndRestore`` of the chief has written, and writes nothing."""
+
+    class Restoring(module.Callback):
+        def set_model(self, model: Any) -> None:
+            super().set_model(model)
+            backup.set_model(model)
+
+        def on_train_begin(self, logs: Any = None) -> None:
+            backup.on_train_begin(logs)
+
+    return Restoring()
+
+
+def _compare(model: Any, *, restored: bool) -> None:
+    """Refuse to train models that differ from worker to worker, once for each model, or after a backup was restored.
 
     Raises
     ------
     SpecError
         With the workers whose models differ, and the first variable that does.
     """
-    if getattr(model, _COMPARED, False):
+    if getattr(model, _COMPARED, False) and not restored:
         return
     object.__setattr__(model, _COMPARED, True)
-    own = [(each.path, False, (tuple(each.shape), _checksum(each.value))) for each in model.variables]
+    variables = [*model.variables, *(model.optimizer.variables if restored and model.optimizer is not None else [])]
+    own = [(each.path, False, (tuple(each.shape), _checksum(each.value))) for each in variables]
     found = combine("model.fit", own, compared)
     if isinstance(found, tuple):
         worker, path = found
+        if restored:
+            raise SpecError(
+                f"the models of worker 0 and worker {worker} differ (in {path!r}) after BackupAndRestore: give it a "
+                "directory that all workers see, or use ctx.checkpoint(directory).callback()"
+            )
         raise SpecError(
             f"the models of worker 0 and worker {worker} differ before the first step (in {path!r}): all workers must "
             "build the same model, with the same seed. Call keras.utils.set_random_seed with the same number on all "
@@ -110,6 +135,33 @@ def _checksum(value: Any) -> int:
     return 0 if is_sharded(value) else zlib.crc32(np.ascontiguousarray(local_array(value)).tobytes())
 
 
+def _on_batch(wrapped: Any, _model: Any, /, *args: Any, **kwargs: Any) -> Any:
+    """Take a step with a batch that has weights, since Keras can't place None on several devices."""
+    import keras
+
+    bound = dict(inspect.signature(wrapped).bind(*args, **kwargs).arguments)
+    distributed = current() is not None and keras.distribution.distribution() is not None
+    if distributed and bound.get("sample_weight") is None and bound.get("class_weight") is None:
+        if bound.get("y") is None:
+            raise SpecError("on several workers of JAX a step on one batch needs labels: pass y, or call model.fit")
+        bound["sample_weight"] = np.ones(len(keras.tree.flatten(bound["x"])[0]), np.float32)
+    return wrapped(**bound)
+
+
+def _call(wrapped: Any, model: Any, /, *args: Any, **kwargs: Any) -> Any:
+    """Call a model with this worker's own arrays on this worker alone; JAX can't combine them with weights of all."""
+    import jax
+    import keras
+
+    if current() is None or keras.distribution.distribution() is None or not model.built:
+        return wrapped(*args, **kwargs)
+    arrays = jax.tree.leaves((args, kwargs))
+    traced = any(isinstance(each, (jax.core.Tracer, keras.KerasTensor)) for each in arrays)
+    if traced or not all(getattr(each, "is_fully_addressable", True) for each in arrays):
+        return wrapped(*args, **kwargs)
+    return _alone(wrapped, model, *args, **kwargs)
+
+
 def _alone(wrapped: Any, model: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Predict on this worker alone."""
     if current() is None or not model.built:
@@ -117,64 +169,11 @@ def _alone(wrapped: Any, model: Any, /, *args: Any, **kwargs: Any) -> Any:
     model.jax_state_sync()  # a callback may call it within an epoch
     of_all, model.predict_function = model.predict_function, getattr(model, _PREDICT, None)
     try:
-        with on_this_process(model.variables, whole_values(model.variables), copied=True):
-            return wrapped(*args, **kwargs)
+        with on_this_process(model.variables, whole_values(model.variables)):
+            try:
+                return wrapped(*args, **kwargs)
+            finally:
+                model.jax_state_sync()  # also after an error: what it assigns is dropped here
     finally:
         object.__setattr__(model, _PREDICT, model.predict_function)
         model.predict_function = of_all
-        model._jax_state = None
-
-
-def _build_without_data(trainer: Any) -> None:
-    """Have models be built by the shapes of a feed's batches, and not by a batch, which a stream has only once."""
-
-    def symbolic_build(wrapped: Any, model: Any, /, iterator: Any = None, data_batch: Any = None) -> Any:
-        if iterator is not None and data_batch is None:
-            inputs = getattr(model, "inputs", None) or [None]
-            rows = getattr(inputs[0], "shape", [None])[0] or 1  # of a model that takes batches of one size
-            data_batch = _symbolic_batch(trainer, iterator.data_adapter, rows)
-        return wrapped(iterator=iterator, data_batch=data_batch)
-
-    wrap(trainer.base_trainer, "Trainer._symbolic_build", symbolic_build)
-
-
-class _Symbol:
-    """Shape and dtype of an array."""
-
-    def __init__(self, shape: Any, dtype: Any) -> None:
-        self.shape, self.dtype = shape, dtype
-
-
-def _symbolic_batch(trainer: Any, adapter: Any, rows: int) -> Any:
-    """Return shapes and dtypes in the structure of a batch; None if only a batch itself can show them."""
-    if hasattr(adapter, "symbolic_batch"):  # an adapter of this package
-        return adapter.symbolic_batch(_Symbol, rows)
-    dataset = getattr(adapter, "_dataset", None)
-    spec = getattr(dataset, "element_spec", None)
-    if spec is None:
-        return None
-
-    def symbol(each: Any) -> Any:
-        if type(each).__name__ != "TensorSpec" or each.shape.rank is None:
-            raise TypeError
-        first, *inner = each.shape
-        return _Symbol((rows if first is None else first, *inner), each.dtype.name)
-
-    try:
-        return trainer.tree.map_structure(lambda each: None if each is None else symbol(each), spec)
-    except (TypeError, ValueError):  # of ragged or sparse values, or of elements without rows
-        return None
-
-
-def multiply_class_weights(adapter: Any) -> None:
-    """Accept class weights beside sample weights in datasets (called after the import of ``tf_dataset_adapter``)."""
-    original = adapter.make_class_weight_map_fn
-
-    def make_class_weight_map_fn(class_weight: Any) -> Any:
-        from tensorflowonspark.keras import fitting  # imports TensorFlow, which programs with such datasets have
-
-        adapter.make_class_weight_map_fn = original
-        fitting.multiply_class_weights(adapter)
-        return adapter.make_class_weight_map_fn(class_weight)
-
-    adapter.make_class_weight_map_fn = make_class_weight_map_fn

@@ -9,7 +9,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from tensorflowonspark.errors import CheckpointError
-from tensorflowonspark.keras.jax.state import is_state
+from tensorflowonspark.keras.jax.state import JaxState, is_state
 from tensorflowonspark.keras.workers import combine
 from tensorflowonspark.node.checkpoint.state import is_shared
 from tensorflowonspark.node.checkpoint.store import CheckpointStore, SavedCheckpoint
@@ -31,8 +31,8 @@ def divided_objects(state: "tf.train.Checkpoint") -> list[Any]:
     CheckpointError
         If two of them have one name.
     """
-    if is_state(state):  # of JAX
-        return []
+    if is_state(state):
+        return [JaxState.of(state)]
     import tensorflow as tf
 
     found = [each for each in tf.train.TrackableView(state).descendants() if hasattr(each, "load_shard_parts")]
@@ -74,7 +74,7 @@ class StateParts:
         CheckpointError
             On all workers, if one can't write.
         """
-        divided = divided_objects(state)
+        divided = [each for each in divided_objects(state) if getattr(each, "is_divided", True)]
         if not divided:
             return ""
         shared = is_shared(state)

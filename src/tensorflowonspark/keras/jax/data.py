@@ -1,0 +1,213 @@
+"""The data of ``fit``, ``evaluate`` and ``predict`` on JAX: what Keras reads it through.
+
+Keras makes an adapter of whatever a program passes. Here it also makes one of ``ctx.batches(...)``, and on several
+workers it reads through another, whose batches are of equal size on all of them (`batches`). Class weights beside the
+weights of rows, which Keras refuses for datasets, are multiplied here.
+"""
+
+import inspect
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from tensorflowonspark.errors import SpecError
+from tensorflowonspark.keras.feed_tracking import PassLength, pass_length
+from tensorflowonspark.keras.hooks import wrap
+from tensorflowonspark.keras.jax.batches import equal_sized
+from tensorflowonspark.keras.jax.cluster import current
+
+_NOT_DENSE = ("RaggedTensorSpec", "SparseTensorSpec")
+
+
+def adapt_data(adapters: ModuleType) -> None:
+    """Have Keras read data as this package needs it (called after the import of its ``data_adapters``)."""
+
+    def get_data_adapter(wrapped: Any, _: Any, /, *args: Any, **kwargs: Any) -> Any:
+        bound = dict(inspect.signature(wrapped).bind(*args, **kwargs).arguments)
+        data = bound["x"]
+        is_feed = reads_feed(data)
+        class_weight = bound.get("class_weight") if is_feed or is_dataset(data) else None
+        if class_weight is not None:
+            bound["class_weight"] = None
+        if is_feed:
+            adapter: Any = FeedAdapter(data)
+        else:
+            with _whole(data):
+                adapter = wrapped(**bound)
+        several = _trains_together()
+        if several:
+            _refuse_sparse(data)
+        if not is_feed and class_weight is None and not several:
+            return adapter
+        return BatchAdapter(adapter, data, class_weight, several)
+
+    wrap(adapters, "get_data_adapter", get_data_adapter)
+
+
+def reads_feed(data: Any) -> bool:
+    """Return whether data is ``ctx.batches(...)``."""
+    return bool(getattr(data, "reads_feed", False)) and hasattr(data, "element_spec")
+
+
+def is_dataset(data: Any) -> bool:
+    """Return whether data is a ``tf.data.Dataset``; imports no TensorFlow."""
+    tensorflow = sys.modules.get("tensorflow")
+    return tensorflow is not None and isinstance(data, tensorflow.data.Dataset)
+
+
+def _trains_together() -> bool:
+    import keras
+
+    return current() is not None and keras.distribution.distribution() is not None
+
+
+@contextmanager
+def _whole(data: Any) -> Iterator[None]:
+    """Have Keras leave the rows of a feed as they are, which are already one worker's share."""
+    import keras
+
+    distribution = keras.distribution.distribution()
+    if current() is None or not getattr(distribution, "auto_shard_dataset", False) or not _is_share(data):
+        yield
+        return
+    distribution.auto_shard_dataset = False
+    try:
+        yield
+    finally:
+        distribution.auto_shard_dataset = True
+
+
+def _is_share(data: Any) -> bool:
+    from tensorflowonspark.keras.shards import is_shard
+
+    if is_shard(data):
+        return True
+    if not is_dataset(data):
+        return False
+    from tensorflowonspark.keras.provenance import Generator, sources
+
+    return any(each.reads_feed or (isinstance(each, Generator) and each.test_read()) for each in sources(data))
+
+
+def _refuse_sparse(data: Any) -> None:
+    if not is_dataset(data):
+        return
+    import keras
+
+    for each in keras.tree.flatten(data.element_spec):
+        kind = type(each).__name__
+        if kind in _NOT_DENSE:
+            raise SpecError(
+                f"the dataset has {kind.removesuffix('TensorSpec').lower()} values: on JAX the workers take arrays of "
+                "one shape. Make them dense, of one length: dataset.map(lambda x, *rest: "
+                "(x.to_tensor(shape=(None, length)), *rest)) of ragged values, tf.sparse.to_dense(x) of sparse ones"
+            )
+
+
+class FeedAdapter:
+    """Passes over the batches of ``ctx.batches(...)``."""
+
+    has_partial_batch = batch_size = partial_batch_size = None
+
+    def __init__(self, batches: Any) -> None:
+        self._batches = batches
+        self.pass_length: PassLength | None = batches.length
+
+    def get_numpy_iterator(self) -> Iterator[Any]:
+        """Begin a pass."""
+        return iter(self._batches)
+
+    get_jax_iterator = get_numpy_iterator
+
+    @property
+    def num_batches(self) -> int | None:
+        """The number of batches in a pass, if it is known."""
+        steps: int | None = self._batches.steps
+        return steps
+
+    def on_epoch_begin(self) -> None:
+        """Do nothing: Keras calls it."""
+
+    on_epoch_end = on_epoch_begin
+
+
+class BatchAdapter:
+    """Passes over the batches of another adapter, as this package needs them.
+
+    Parameters
+    ----------
+    adapter : object
+        The other one.
+    data : object
+        What it reads.
+    class_weight : dict of int to float, optional
+        The weights of classes, by which those of the rows are multiplied.
+    several : bool
+        Whether several workers take each step together.
+    """
+
+    def __init__(self, adapter: Any, data: Any, class_weight: dict[int, float] | None, several: bool) -> None:
+        self._adapter = adapter
+        self._class_weight = class_weight
+        self._several = several
+        self.pass_length = pass_length(data) if is_dataset(data) else getattr(adapter, "pass_length", None)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._adapter, name)
+
+    def get_jax_iterator(self, super_batch: int | None = None) -> Iterator[Any]:
+        """Begin a pass.
+
+        Parameters
+        ----------
+        super_batch : int, optional
+            The number of batches that Keras takes as one array (from version 3.16, for ``steps_per_execution``).
+        """
+        batches = self._adapter.get_jax_iterator()
+        if self._class_weight is not None:
+            batches = (weighted(each, self._class_weight) for each in batches)
+        if self._several:
+            batches = equal_sized(batches, self._adapter.num_batches)
+        return stacked(batches, super_batch) if super_batch else batches
+
+
+def stacked(batches: Iterator[Any], count: int) -> Iterator[Any]:
+    """Yield so many batches as one, with a first dimension of that length; the last may have fewer."""
+    import keras
+
+    waiting: list[Any] = []
+    for each in batches:
+        waiting.append(each)
+        if len(waiting) == count:
+            yield keras.tree.map_structure(lambda *parts: np.stack(parts), *waiting)
+            waiting = []
+    if waiting:
+        yield keras.tree.map_structure(lambda *parts: np.stack(parts), *waiting)
+
+
+def weighted(batch: Any, class_weight: dict[int, float]) -> Any:
+    """Return a batch whose weights are multiplied by those of its rows' classes.
+
+    Examples
+    --------
+    >>> weighted((np.zeros((3, 1)), np.array([0, 1, 7])), {1: 2.0})[2].tolist()
+    [1.0, 2.0, 1.0]
+    """
+    import keras
+
+    x, y, weights = keras.utils.unpack_x_y_sample_weight(batch)
+    if y is None or keras.tree.is_nested(y) or keras.tree.is_nested(weights):
+        raise SpecError("class_weight is for a model with one output, whose labels are one array")
+    labels = np.asarray(y)
+    if labels.ndim > 1:
+        labels = labels.argmax(-1) if labels.shape[-1] > 1 else labels[..., 0]
+    factors = np.ones(labels.shape, np.float32)
+    for number, weight in class_weight.items():
+        factors[np.rint(labels) == number] = weight
+    if weights is None:
+        return x, y, factors
+    return x, y, np.asarray(weights) * factors  # padding stays -0.0, since a class's weight is not negative
