@@ -1,7 +1,7 @@
 """The private names of TensorFlow and Keras in the source, declared and not.
 
 ``python -m tests.support.private_uses`` prints both lists. The declared ones are those of
-``tensorflowonspark.keras.private_names``. Those that are used are found in the syntax of the source:
+``tensorflowonspark.keras.repairs``. Those that are used are found in the syntax of the source:
 
 - modules that are not public, as ``keras.src.backend`` and ``tensorflow.python.eager.context``, which are imported, or
   named in a string, with the names that are taken from them;
@@ -16,11 +16,11 @@ import re
 from collections import defaultdict
 from functools import cache
 
-from tensorflowonspark.keras import private_names
+from tensorflowonspark.keras import private_names, repairs
 from tests.support.paths import ROOT
 
 _SOURCE = ROOT / "src"
-_DECLARING = "tensorflowonspark.keras.private_names"
+_DECLARING = "tensorflowonspark.keras.repairs"
 _LIBRARIES = ("keras", "tensorflow", "tf_keras")
 _PRIVATE_PACKAGES = (
     "keras.src",
@@ -56,7 +56,7 @@ _OUR_PREFIXES = ("_tensorflowonspark_", "_tfos_")  # of attributes that we set o
 
 def declared():
     """Return the declared private names of both libraries, as ``"module.Class.method"``, sorted."""
-    tables = [each if isinstance(each, tuple) else (each,) for each in vars(private_names).values()]
+    tables = [each if isinstance(each, tuple) else (each,) for each in vars(repairs).values()]
     uses = [each for table in tables for each in table if isinstance(each, private_names.Use)]
     names = {
         f"{use.module}.{name}"
@@ -201,6 +201,7 @@ def _has_underscore(name):
 if __name__ == "__main__":
     names, places = declared(), undeclared()
     used = [f"{name}  {', '.join(of)}" for name, of in places.items()]
+    of_tf_keras = sum(name.startswith("tf_keras.") for name in names)
     print(f"{len(names)} declared:", *names, sep="\n  ")
     print(f"{len(used)} used and not declared:", *used, sep="\n  ")
-    print(f"{len(names) + len(used)} private names of TensorFlow and Keras")
+    print(f"{len(names) - of_tf_keras + len(used)} private names of TensorFlow and Keras, {of_tf_keras} of tf_keras")

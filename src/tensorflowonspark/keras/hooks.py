@@ -20,16 +20,8 @@ from typing import Any, TypeVar
 
 import wrapt
 
-from tensorflowonspark.keras.private_names import (
-    CONTEXT,
-    OF_BACKENDS,
-    REPAIRS,
-    Repair,
-    attribute_of,
-    is_whole,
-    test_modules,
-    warn_of_untested,
-)
+from tensorflowonspark.keras.private_names import Repair, attribute_of, is_whole, test_modules, warn_of_untested
+from tensorflowonspark.keras.repairs import CONTEXT, OF_BACKENDS, REPAIRS
 
 _PACKAGE = __name__.rpartition(".")[0]
 _SOURCES = "tensorflow.python.autograph.pyct.loader"

@@ -110,12 +110,17 @@ def _apply(optimizer: Any, grads: Sequence[Any], variables: Sequence[Any]) -> No
 
         def update_and_reset() -> None:
             update(clipped)
-            optimizer._backend_reset_gradient_accumulators()
+            for each in accumulators:
+                each.assign(tf.zeros(each.shape, each.dtype))
+
+        def accumulate() -> None:
+            for each, grad in zip(accumulators, grads, strict=True):
+                each.assign(each + grad)
 
         _branch(
             (optimizer._iterations + 1) % steps == 0,
             update_and_reset,
-            lambda: optimizer._backend_increment_gradient_accumulators(grads, accumulators),
+            accumulate,
         )
     else:
         update(optimizer._clip_gradients(grads))

@@ -158,7 +158,7 @@ class ParallelAccess:
                 "MultiWorkerMirroredStrategy, or of DTensor: a program uses one of these or ctx.connect(), which comes "
                 "before any tensor, variable or dataset if the program names such a strategy"
             )
-        if context.get_server_def() is not None:
+        if present._server_def is not None:
             return node_devices()  # it is connected already
         self._wait_until_served(others, timeout)
         tf.config.experimental_connect_to_cluster(

@@ -48,7 +48,8 @@ def tell(kind, lines):
     for line in lines:
         print(json.dumps([kind, line, "", ""]), flush=True)
 try:
-    from tensorflowonspark.keras.private_names import all_problems, untested
+    from tensorflowonspark.keras.private_names import untested
+    from tensorflowonspark.keras.repairs import all_problems
     from tensorflowonspark.keras.wheels import clashes
     backend = sys.modules["keras"].config.backend() if "keras" in sys.modules else ""
     tell("backend", [backend])

@@ -1,0 +1,220 @@
+"""The repairs of TensorFlow and Keras: the names that each needs, the function that makes it, and what it is for.
+
+Names that stand for themselves are public. This module imports neither library.
+"""
+
+import json
+import os
+from collections.abc import Iterator
+
+from tensorflowonspark.keras.private_names import JAX, Repair, Use, problems_of
+
+FIT = "fit on several workers"
+CLASSES = "class weights beside sample weights"
+PADDING = "losses and metrics without padding rows"
+LOSSES = "losses of several workers"
+STATISTICS = "BatchNormalization(synchronized=True) on several workers"
+OPTIMIZERS = "an optimizer on several workers"
+SAVING = "saving a model on several workers"
+PATHS = "models that several workers save to one path"
+EXPORT = "the export of a model as it predicts"
+STRATEGY = "MultiWorkerMirroredStrategy in a node"
+SHARES = "a feed under a strategy"
+ADAPT = "adapt of preprocessing layers on several workers"
+METRICS = "the metrics of a training"
+PLACED = "a layer on another node"
+TABLES = "ShardedEmbedding"
+
+
+def _repair(function: str, module: str, feature: str, *names: str, required: bool = True) -> Repair:
+    return Repair(module, feature, names, function, required)
+
+
+_TRAINER = "keras.src.backend.tensorflow.trainer"
+_ADAPTERS = "keras.src.trainers.data_adapters"
+_COLLECTIVES = "tensorflow.python.distribute.collective_all_reduce_strategy"
+_FIT_EVENTS = ("on_epoch_begin", "on_train_batch_end", "on_test_begin", "on_epoch_end")
+_CALLBACKS = tuple(f"callbacks.CallbackList.{name}" for name in _FIT_EVENTS)
+_STEPS = ("Model.train_step", "Model.test_step", "utils.unpack_x_y_sample_weight")
+_SAVES = ("Model.save", "Model.save_weights", "models.save_model", "saving.save_model")
+_ADAPTED = ("Normalization", "Discretization", "TextVectorization", "StringLookup", "IntegerLookup")
+_ADAPTS = tuple(f"layers.{name}.adapt" for name in _ADAPTED)
+
+REPAIRS = (  # in order: functions are replaced before they are wrapped
+    # Without the last name metrics of several replicas count earlier batches again in each step.
+    _repair("trackers:track_losses", "keras", LOSSES, "metrics.Mean.update_state", "metrics.Sum.update_state",
+            "Model.compute_loss", "Model()._loss_tracker", "Model()._compile_loss", "Variable._map_synchronization"),
+    _repair("steps:take_steps", "keras", PADDING, *_STEPS, "Model()._losses_override"),
+    _repair("own_losses:weigh_gradients", "tensorflow", LOSSES, "GradientTape.gradient"),
+    _repair("fitting:multiply_class_weights", f"{_ADAPTERS}.tf_dataset_adapter", CLASSES, "make_class_weight_map_fn",
+            required=False),
+    _repair("fitting:multiply_class_weights_on_batch", "keras", CLASSES, "Model.train_on_batch", required=False),
+    _repair("losses:divide_by_all", "keras.src.losses.loss", LOSSES,
+            "reduce_values", "reduce_weighted_values", "apply_mask", "scale_loss_for_distribution",
+            "unscale_loss_for_distribution"),
+    _repair("batch_statistics:reduce_moments", "keras", STATISTICS, "layers.BatchNormalization._moments"),
+    _repair("row_weights:spread_weights", "keras.src.losses.loss", "a loss for each pixel or time step of a fed row",
+            "reduce_weighted_values"),
+    _repair("optimizers:sum_gradients_first", "keras", OPTIMIZERS,
+            "Optimizer._backend_apply_gradients", "Optimizer._all_reduce_sum_gradients",
+            "Optimizer._backend_update_step", "Optimizer._apply_weight_decay", "Optimizer._clip_gradients",
+            "Optimizer._get_variable_index", "Optimizer()._accumulated_gradients", "Optimizer()._iterations",
+            "Optimizer()._trainable_variables", "Optimizer._update_model_variables_moving_average",
+            "Optimizer._overwrite_model_variables_with_average_value"),
+    _repair("optimizers:agree_on_loss_scale", "keras", OPTIMIZERS,
+            "optimizers.LossScaleOptimizer.apply", "optimizers.LossScaleOptimizer._stateful_handle_finite_grads"),
+    _repair("devices:place_slots", "keras", PLACED, "Optimizer.add_variable_from_reference", required=False),
+    _repair("saving:save_outside_scope", "keras.src.saving.saving_lib", SAVING, "get_attr_skipset"),
+    _repair("saving:save_outside_scope", "keras", SAVING, *_SAVES),
+    _repair("shared_paths:save_whole", "keras", PATHS, *_SAVES, required=False),
+    _repair("shared_paths:save_whole", "tf_keras.src.saving.saving_api", PATHS, "save_model", "save_weights",
+            required=False),
+    _repair("shared_paths:save_whole", "tensorflow.python.saved_model.save", PATHS, "save_and_return_nodes",
+            required=False),
+    _repair("saving:export_for_inference", "keras", EXPORT,
+            "export.ExportArchive.add_endpoint", "export.ExportArchive.write_out"),
+    _repair("saving:export_for_inference", "tf_keras", EXPORT, "export.ExportArchive.add_endpoint", required=False),
+    _repair("startup:explain_late_strategy", _COLLECTIVES, STRATEGY,
+            "CollectiveAllReduceExtended._initialize_multi_worker", required=False),
+    _repair("startup:keep_sigterm", _COLLECTIVES, "the end of a program by SIGTERM",
+            "CollectiveAllReduceExtended._initialize_multi_worker", required=False),
+    _repair("functions:make_functions", "keras", FIT,
+            "Model.make_train_function", "Model.make_test_function", "Model.make_predict_function",
+            "Model._maybe_symbolic_build", "Model()._distribute_strategy"),
+    _repair("fitting:wrap_fit", "keras", FIT, "Model.fit", "Model()._initial_epoch"),
+    _repair("fitting:begin_within_epochs", _TRAINER, FIT, "TFEpochIterator._enumerate_iterator"),
+    _repair("fitting:refuse_parameter_servers", "keras", "ParameterServerStrategy with Keras 3",
+            *(f"Model.{name}" for name in (
+                "fit", "evaluate", "predict", "train_on_batch", "test_on_batch", "predict_on_batch")), required=False),
+    _repair("fitting:predict_alone", "keras", "predict on several workers", "Model.predict"),
+    _repair("pass_steps:show_known_steps", "keras.src.callbacks.progbar_logger", "the length of a progress bar",
+            "ProgbarLogger._update_progbar", required=False),
+    _repair("training_events:follow_fit", "keras", METRICS, *_CALLBACKS, required=False),
+    _repair("training_events:follow_fit", "tf_keras", METRICS, *_CALLBACKS, required=False),
+    _repair("waiting:measure_collectives", "tensorflow.python.distribute.cross_device_utils", METRICS,
+            "CollectiveReplicaLauncher.all_reduce", "CollectiveReplicaLauncher.batch_all_reduce", required=False),
+    _repair("shards:distribute_shards_whole", "tensorflow", SHARES,
+            "distribute.Strategy.experimental_distribute_dataset"),
+    _repair("collectives:keep_remainders", "tensorflow.python.distribute.values_util", "counts on several workers",
+            "on_read_assign_cross_replica"),
+    _repair("collectives:keep_options", _COLLECTIVES, "the options of a strategy's reductions",
+            "CollectiveAllReduceExtended._replica_ctx_all_reduce", required=False),
+    _repair("provenance:track_datasets", "tensorflow", SHARES,
+            *(f"data.Dataset.{name}" for name in ("__iter__", "_inputs", "_functions")),
+            *(f"data.Dataset.{name}" for name in ("from_generator", "save", "load", "snapshot"))),
+    _repair("provenance:track_adapters", f"{_ADAPTERS}.generator_data_adapter", SHARES,
+            "GeneratorDataAdapter.get_tf_dataset"),
+    _repair("provenance:track_adapters", f"{_ADAPTERS}.py_dataset_adapter", SHARES, "PyDatasetAdapter.get_tf_dataset"),
+    _repair("provenance:track_adapters", "tf_keras.src.engine.data_adapter", SHARES, "GeneratorDataAdapter.__init__"),
+    _repair("adapting:wrap_layers", "keras", ADAPT, *_ADAPTS),
+    _repair("adapting:wrap_base_layer", "tf_keras.src.engine.base_preprocessing_layer", ADAPT,
+            "PreprocessingLayer.adapt"),
+    _repair("metrics:skip_padding", "keras.src.trainers.compile_utils", PADDING, "CompileMetrics.update_state"),
+    _repair("metrics:skip_padding_in_tf_keras", "tf_keras.src.engine.compile_utils", PADDING,
+            "MetricsContainer.update_state"),
+    _repair("fitting:refuse_without_repairs", "keras", FIT, "Model.fit", "Model.evaluate", "Model.train_on_batch"),
+    _repair("losses:count_real_rows_in_tf_keras", "tf_keras.src.engine.compile_utils", PADDING,
+            "LossesContainer.__call__"),
+)  # fmt: skip
+_ON_ALL_BACKENDS = tuple(repair for repair in REPAIRS if repair.library == "keras" and repair.function in (
+    "row_weights:spread_weights", "saving:export_for_inference", "pass_steps:show_known_steps",
+    "training_events:follow_fit", "adapting:wrap_layers", "shared_paths:save_whole",
+))  # fmt: skip
+_ON_JAX = "keras.src.backend.jax"
+JAX_REPAIRS = (  # in place of those of Keras 3 above, if it has another backend
+    _repair("jax.cluster:leave_gpus_to_jax", "tensorflow", JAX, "config.set_visible_devices"),
+    _repair("jax.cluster:share_seed", "keras.src.random.seed_generator", JAX, "make_default_seed"),
+    _repair("jax.placement:place_without_exchange", f"{_ON_JAX}.distribution_lib", JAX, "distribute_tensor"),
+    _repair("jax.training:begin_within_epochs", f"{_ON_JAX}.trainer", JAX, "JAXEpochIterator._enumerate_iterator"),
+    _repair("jax.data:adapt_data", _ADAPTERS, JAX, "get_data_adapter"),
+    # These names are public: an older Keras lacks the first.
+    _repair("jax.cluster:distribute_by_default", "keras", JAX, "distribution.DataParallel.num_model_replicas",
+            "distribution.set_distribution", "Variable.__init__"),
+    _repair("jax.training:repair_models", "keras", JAX, "Model.fit", "Model.compute_metrics", "StatelessScope",
+            "tree.map_structure", "utils.unpack_x_y_sample_weight"),
+    _repair("jax.saving:save_alone", "keras", SAVING, "Model.save", "Model.export"),
+    *_ON_ALL_BACKENDS,
+)  # fmt: skip
+TORCH_REPAIRS = (
+    _repair("exchange:refuse_torch", "keras", "fit with torch", "Model.fit"),
+    *_ON_ALL_BACKENDS,
+)
+OF_BACKENDS = {"tensorflow": REPAIRS, "jax": JAX_REPAIRS, "torch": TORCH_REPAIRS}
+
+CONTEXT = _repair(
+    "startup:start_with_collectives", "tensorflow.python.eager.context", STRATEGY,
+    "context", "Context.ensure_initialized", "Context.configure_collective_ops", "Context.enable_collective_ops",
+    "Context.configure_coordination_service", required=False,
+)  # fmt: skip
+IMPORTS = (  # names that functions use where they need them
+    Use("tensorflow.python.eager.context", SAVING, ("eager_mode",)),
+    Use("tensorflow.python.eager.context", "ctx.connect", ("context",)),
+    Use("tensorflow.python.training.server_lib", "a program that serves others", ("Server.join",)),
+    Use("tensorflow.python.autograph.pyct.loader", "the files of AutoGraph", ("tempfile",)),
+    Use("keras.src.backend.common.masking", PADDING, ("()._keras_mask",)),
+    Use("tensorflow.python.data.experimental.ops.distribute", "a feed on several GPUs of a worker",
+        ("_LegacyRebatchDataset",)),
+    Use("tensorflow.dtensor.python.accelerator_util", "ctx.init_dtensor", ("is_initialized",)),
+    Use("tensorflow.python.eager.record", TABLES, ("should_record_backprop",)),
+    Use("tensorflow.python.ops.resource_variable_ops", TABLES, ("ResourceVariable",)),
+    Use("tensorflow", "ctx.dataset", ("raw_ops.GeneratorDataset",)),
+    Use("tensorflow", "a feed for parameter servers", ("raw_ops.PyFunc",)),
+    Use("tensorflow", TABLES, (
+        "raw_ops.CollectiveAllToAllV2", "raw_ops.CollectiveReduceV2", "raw_ops.CollectiveGatherV2", "raw_ops.SaveV2",
+        "raw_ops.MergeV2Checkpoints", "__internal__.EagerTensor")),
+    Use("tensorflow", METRICS, ("raw_ops.VarHandleOp", "raw_ops.AssignVariableOp", "raw_ops.ReadVariableOp")),
+    Use("keras.src.backend", "a custom train_step on several GPUs of a worker", ("KerasTensor", "compute_output_spec")),
+    Use("keras.src.backend.config", "the choice of a backend", ("_BACKEND",)),
+    Use("keras.src.backend.common.stateless_scope", PADDING, ("in_stateless_scope",)),
+    Use("keras.src.trainers.data_adapters.tf_dataset_adapter", FIT, ("TFDatasetAdapter",)),
+    Use("keras.src.layers.preprocessing.discretization", ADAPT, ("merge_summaries",)),
+)  # fmt: skip
+_STATE = "the state of callbacks in a checkpoint"
+ATTRIBUTES = (  # of objects, which functions use where they need them
+    Use("keras", _STATE, (
+        "callbacks.ModelCheckpoint()._batches_seen_since_last_saving", "callbacks.ModelCheckpoint()._last_batch_seen",
+        "callbacks.OrbaxCheckpoint()._total_batches_seen", "callbacks.SwapEMAWeights()._ema_weights_in_model",
+        "callbacks.TensorBoard()._global_train_batch", "callbacks.TensorBoard()._global_test_batch")),
+    Use("keras", ADAPT, (
+        "layers.StringLookup()._frozen_vocab_size", "layers.StringLookup()._has_input_vocabulary",
+        "layers.TextVectorization()._lookup_layer", "layers.TextVectorization._preprocess")),
+    Use("keras", "the layers that adapt, and those of a model in its bundle", (
+        "Layer._flatten_layers", "Sequential()._functional", "Function()._nodes_by_depth")),
+    Use("keras.src.ops.node", "the names of a model's outputs", ("()._keras_history",)),
+    Use("keras", PLACED, ("Variable()._value", "Variable._deferred_initialize")),
+    Use("keras", TABLES, ("Optimizer()._learning_rate",)),
+    Use("tensorflow", SHARES, ("data.Dataset._variant_tensor",)),
+    Use("tensorflow.python.data.ops.batch_op", SHARES, ("_BatchDataset()._drop_remainder",)),
+    Use("tensorflow.python.distribute.values", FIT, ("PerReplicaSpec()._value_specs",)),
+    Use("tensorflow.python.eager.context", STRATEGY, (
+        "()._context", "Context()._initialized", "Context()._server_def", "Context()._collective_leader",
+        "Context()._collective_ops_server_def")),
+    Use(_COLLECTIVES, STRATEGY, (
+        "CollectiveAllReduceExtended()._collective_key_base", "CollectiveAllReduceExtended()._communication_options")),
+    Use("tensorflow.python.distribute.cross_device_utils", METRICS, ("CollectiveReplicaLauncher()._device",)),
+    Use("tf_keras.src.engine.compile_utils", PADDING, (
+        "MetricsContainer._conform_to_outputs", "LossesContainer()._user_losses", "LossesContainer()._total_loss_mean",
+        "LossesContainer()._per_output_metrics")),
+    Use("tf_keras.src.engine.data_adapter", SHARES, ("GeneratorDataAdapter()._dataset",)),
+    Use("tf_keras", "a training that goes on", ("Model()._training_state",)),
+    Use("tf_keras", _STATE, (
+        "callbacks.BackupAndRestore()._batches_count", "callbacks.BackupAndRestore()._current_epoch")),
+    Use("tf_keras.src.engine.base_preprocessing_layer", ADAPT, ("PreprocessingLayer()._is_adapted",)),
+)  # fmt: skip
+_IMPORTS_ON_JAX = (Use("keras.src.utils.rng_utils", JAX, ("get_random_seed",)),)
+
+
+def all_problems(jax: bool = False) -> Iterator[str]:
+    """Yield a line for each use whose names are missing, of the libraries that are installed; imports them.
+
+    Parameters
+    ----------
+    jax : bool
+        Whether JAX is the backend of Keras in this process.
+    """
+    repairs = JAX_REPAIRS if jax else REPAIRS
+    yield from problems_of([*repairs, *(_IMPORTS_ON_JAX if jax else [CONTEXT, *IMPORTS, *ATTRIBUTES])])
+
+
+if __name__ == "__main__":
+    print(json.dumps(list(all_problems(jax=os.environ.get("KERAS_BACKEND") == "jax"))))  # noqa: T201
