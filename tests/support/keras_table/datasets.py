@@ -47,10 +47,18 @@ class CountingOnJax(keras.Model):
         return x
 
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
-        if isinstance(getattr(y, "addressable_shards", None), list):  # no shapes only, as while it is built
-            ids, weights = ([np.ravel(part.data) for part in each.addressable_shards] for each in (y, sample_weight))
-            self.seen.extend(int(each) for each in np.concatenate(ids)[~np.signbit(np.concatenate(weights))])
+        import jax
+
+        if not isinstance(y, jax.core.Tracer):  # as while it is built
+            ids, weights = _local(y), _local(sample_weight)
+            self.seen.extend(int(each) for each in ids[~np.signbit(weights)])
         return self.scale * 0.0
+
+
+def _local(array):
+    """Return this process's part of an array of JAX, or a whole one of NumPy, as one dimension."""
+    parts = [array] if isinstance(array, np.ndarray) else [part.data for part in array.addressable_shards]
+    return np.concatenate([np.ravel(part) for part in parts])
 
 
 class Rows(list):

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from keras import tree
 
-from tensorflowonspark.errors import SpecError
+from tensorflowonspark.errors import CheckpointError, SpecError
 from tensorflowonspark.keras import exchange
-from tensorflowonspark.keras.jax import batches
-from tensorflowonspark.keras.jax.batches import FirstBatch, agreed, padded
+from tensorflowonspark.keras.jax import batches, state
+from tensorflowonspark.keras.jax.batches import FirstBatch, agreed, equal_sized, padded
+from tensorflowonspark.keras.jax.data import BatchAdapter, stacked, weighted
 from tensorflowonspark.node.feed.plan import plan_epoch
 
 SHAPES = (((3,), "float32"),)
@@ -64,6 +65,63 @@ def test_all_batches_of_a_feed_are_equal_on_jax():
     assert {plan.real_rows(step) + plan.padding(step) for plan in plans for step in range(5)} == {6}
     assert sum(plan.real_rows(step) for plan in plans for step in range(5)) == 42
     assert plan_epoch([5], 4, 0, equal=True).padding(1) == 0  # one worker has short batches
+
+
+def test_batches_that_change_their_shape_are_refused():
+    pytest.importorskip("jax")
+    narrow, wide = ((np.zeros((2, width), np.float32), np.zeros(2, np.float32)) for width in (3, 4))
+    with mock.patch.object(batches, "_begin", return_value=2):
+        assert [each[2].tolist() for each in equal_sized([narrow, narrow], 2)] == [[1, 1]] * 2
+        with pytest.raises(SpecError, match=r"batch 1 are .*\(4,\).* and those of the first one .*\(3,\)"):
+            list(equal_sized([narrow, wide], 2))
+        with pytest.raises(SpecError, match="dict on several workers|and no sparse ones"):
+            list(equal_sized([(SimpleNamespace(shape=(2, 3)), np.zeros(2))], 2))
+
+
+def test_class_weights_multiply_the_weights_of_rows():
+    x, weights = np.zeros((4, 1)), np.array([1, 0.5, 1, -0.0], np.float32)
+    assert weighted((x, np.array([0, 1, 2, 1])), {0: 2.0, 1: 3.0})[2].tolist() == [2, 3, 1, 3]
+    of_rows = weighted((x, np.array([0, 1, 2, 1]), weights), {0: 2.0, 1: 3.0})[2]
+    assert (of_rows.tolist(), np.signbit(of_rows[3])) == ([2, 1.5, 1, 0], True)
+    assert weighted((x, np.eye(4)), {2: 5.0})[2].tolist() == [1, 1, 5, 1]
+    with pytest.raises(SpecError, match="one output"):
+        weighted((x, {"a": np.zeros(4), "b": np.zeros(4)}), {0: 2.0})
+
+
+def test_batches_of_several_steps_are_stacked():
+    pairs = [(np.full((2, 3), n), np.full(2, n)) for n in range(5)]
+    found = list(stacked(iter(pairs), 2))
+    assert [each[0].shape for each in found] == [(2, 2, 3), (2, 2, 3), (1, 2, 3)]
+    assert found[1][1].tolist() == [[2, 2], [3, 3]]
+    adapter = BatchAdapter(SimpleNamespace(get_jax_iterator=lambda: iter(pairs), batch_size=2), None, None, False)
+    assert (len(list(adapter.get_jax_iterator())), len(list(adapter.get_jax_iterator(super_batch=5)))) == (5, 1)
+    assert (adapter.batch_size, adapter.pass_length) == (2, None)
+
+
+class Variable:
+    """A variable that is divided, or was: what `JaxState` reads of one."""
+
+    path = "kernel"
+
+    def __init__(self, values):
+        self.value, self.shape = values, values.shape
+
+
+def test_a_variable_is_put_together_from_the_parts_that_its_place_overlaps():
+    values = np.arange(24, dtype=np.float32).reshape(6, 4)
+    places = {"a": (slice(0, 3), slice(0, 4)), "b": (slice(3, 6), slice(0, 2)), "c": (slice(3, 6), slice(2, 4))}
+    read = []
+
+    def contents(name):
+        read.append(name)
+        return values[places[name]].tobytes()
+
+    own = state._assembled(Variable(values), places, contents, (slice(2, 5), slice(0, 2)))
+    np.testing.assert_array_equal(own, values[2:5, 0:2])
+    assert read == ["a", "b"]
+    np.testing.assert_array_equal(state._assembled(Variable(values), places, contents, (slice(None),) * 2), values)
+    with pytest.raises(CheckpointError, match=r"12 numbers of kernel, whose shape is \(6, 4\)"):
+        state._check_whole(Variable(values), [places["a"]])
 
 
 class Torch:
