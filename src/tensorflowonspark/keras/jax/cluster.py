@@ -102,13 +102,13 @@ def connect(addresses: Sequence[str], index: int) -> None:
         return
     session.jax = cluster = JaxCluster(addresses, index)
 
-    def on_jax(jax: ModuleType) -> None:
-        if keras_backend() == "jax":
-            cluster.start(jax)
+    def on_jax(_module: ModuleType) -> None:
+        if keras_backend() == "jax":  # the numpy backend imports that for JAX too
+            cluster.start(sys.modules["jax"])
 
     # The second is for a backend that Keras's own configuration file names.
-    wrapt.register_post_import_hook(on_jax, "jax")
-    wrapt.register_post_import_hook(lambda _: cluster.start(sys.modules["jax"]), "keras.src.backend.jax")
+    for name in ("jax", "keras.src.backend.jax"):
+        wrapt.register_post_import_hook(on_jax, name)
 
 
 def current() -> JaxCluster | None:
