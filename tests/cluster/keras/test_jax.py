@@ -1,5 +1,6 @@
 """Keras 3 on JAX: several workers train as one process does with the same batches."""
 
+import contextlib
 import os
 import pickle
 import signal
@@ -131,12 +132,11 @@ def train_with_checkpoints(args, ctx):
     }
 
 
-def run(spark, program, args, workers=2, sizes=(50, 23), **options):
+def run(spark, program, args, workers=2, sizes=(50, 23), env=None, **options):
     frame = small_frame(spark, list(sizes)).cache()
     validation = frame.where("id % 5 = 0")
-    return tfos.run(
-        spark, program, args, num_workers=workers, data=tfos.Data(frame, validation=validation), env=JAX, **options
-    )
+    data = tfos.Data(frame, validation=validation)
+    return tfos.run(spark, program, args, num_workers=workers, data=data, env={**JAX, **(env or {})}, **options)
 
 
 @pytest.mark.slow
@@ -178,6 +178,61 @@ def test_variables_may_be_divided_among_the_workers(spark, tmp_path):
     # A training on three workers with whole variables goes on from there.
     further = run(spark, train_with_checkpoints, {**args, "epochs": 3}, workers=3)["worker:2"]
     assert (further["began"], further["held"][0]) == ([2], (3, 12))
+
+
+def train_with_callbacks(directory, ctx):
+    """Train with callbacks that write files, with class weights, and with several inputs, on two devices per worker."""
+    import jax
+    import keras
+
+    class Breaks(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            if epoch == 1:
+                raise InterruptedError
+
+    def fit(*callbacks):
+        keras.utils.set_random_seed(3)
+        model = network()
+        dataset = ctx.dataset(16, features="features", label="label", shuffle=False)
+        history = model.fit(dataset, epochs=4, verbose=0, callbacks=list(callbacks))
+        return history.epoch, [*map(np.asarray, model.get_weights())]
+
+    unbroken = fit(
+        keras.callbacks.ModelCheckpoint(f"{directory}/{{epoch}}.keras"),
+        keras.callbacks.ModelCheckpoint(
+            f"{directory}/{{epoch}}-{{batch}}.weights.h5", save_weights_only=True, save_freq=3
+        ),
+        keras.callbacks.CSVLogger(f"{directory}/log.csv"),
+    )
+    with contextlib.suppress(InterruptedError):
+        fit(keras.callbacks.BackupAndRestore(f"{directory}/backup"), Breaks())
+    resumed = fit(keras.callbacks.BackupAndRestore(f"{directory}/backup"))
+    keras.utils.set_random_seed(3)
+    one, two = keras.Input((), name="kind"), keras.Input((3,), name="features")
+    joined = keras.layers.Concatenate()([keras.layers.Reshape((1,))(one), two])
+    model = keras.Model({"kind": one, "features": two}, keras.layers.Dense(3, "softmax")(joined))
+    model.compile("sgd", "sparse_categorical_crossentropy", weighted_metrics=["accuracy"], steps_per_execution=2)
+    batches = ctx.batches(16, features=["kind", "features"], label="kind")
+    weighted = model.fit(batches, epochs=2, verbose=0, class_weight={0: 1.0, 1: 3.0}).history
+    called = np.asarray(model({"kind": np.ones(2), "features": np.ones((2, 3))}))
+    return jax.local_device_count(), unbroken, resumed, weighted, called
+
+
+@pytest.mark.slow
+def test_callbacks_write_once_and_a_backup_resumes_all_workers(spark, tmp_path):
+    frame = small_frame(spark, [50, 23]).selectExpr("*", "id % 3 as kind")
+    devices = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+    found = tfos.run(spark, train_with_callbacks, str(tmp_path), num_workers=2, data=frame, env={**JAX, **devices})
+    count, (epochs, weights), (resumed_epochs, resumed), weighted, called = found["worker:0"]
+    assert (count, epochs, resumed_epochs) == (2, [0, 1, 2, 3], [2, 3])
+    for mine, its in zip(weights, resumed, strict=True):
+        np.testing.assert_allclose(mine, its, atol=1e-6)
+    np.testing.assert_equal(found["worker:1"], found["worker:0"])
+    assert np.isfinite(weighted["loss"]).all()
+    assert called.shape == (2, 3)
+    names = {path.name for path in tmp_path.iterdir()}
+    assert {"1.keras", "4.keras", "1-3.weights.h5", "log.csv"} <= names
+    assert len((tmp_path / "log.csv").read_text().splitlines()) == 5  # the header, and one line for each epoch
 
 
 def refused(args, ctx):
@@ -268,7 +323,7 @@ def test_an_estimator_trains_on_jax_and_its_model_works_on_any_backend(spark):
         import pickle, sys
         from tensorflowonspark.ml.distribution import _keras_model
         bundle, features = pickle.load(sys.stdin.buffer)
-        call = _keras_model(bundle, (), None)
+        call = _keras_model(bundle, ())
         sys.stdout.buffer.write(pickle.dumps(call(features)))
     """
     data = pickle.dumps((model._bundle, {"features": np.array([row.features for row in rows], np.float32)}))

@@ -16,7 +16,8 @@ MIRRORED = "Mirrored"
 MULTI_WORKER = "MultiWorkerMirrored"
 PARAMETER_SERVER = "ParameterServer"
 JAX = "JAX"
-COLUMNS = (MULTI_WORKER, MIRRORED, NONE, PARAMETER_SERVER, JAX)
+ON_PAGE = (MULTI_WORKER, MIRRORED, NONE, PARAMETER_SERVER)
+COLUMNS = (*ON_PAGE, JAX)  # the last is compared with another process: docs/jax.md
 SEVERAL_WORKERS = (MULTI_WORKER, JAX)  # of which each has rows of its own
 
 

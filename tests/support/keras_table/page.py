@@ -4,7 +4,7 @@ import re
 from collections import Counter
 
 from tests.support.keras_table.cells import ALL
-from tests.support.keras_table.columns import COLUMNS, JAX, MULTI_WORKER
+from tests.support.keras_table.columns import MULTI_WORKER, ON_PAGE
 from tests.support.keras_table.judging import DIFFERENT, EQUAL, NOT_RUN, NOTHING, REFUSED, WRONG
 
 _INTRODUCTION = """# Keras and tf.data under each strategy
@@ -32,8 +32,6 @@ What is different, or refused, with what to do:
 | `dataset.snapshot` | refused | `dataset.cache(file)`, `dataset.save(directory)` |
 | Keras 3 under `ParameterServerStrategy` | `fit`, `evaluate` and `predict` are refused | a custom loop with `ClusterCoordinator`, or `tf_keras`, which supports both (`env={{"TF_USE_LEGACY_KERAS": "1"}}`) |
 
-On JAX each cell is compared with one process of Keras on JAX ([jax.md](jax.md)): {jax} of {all_jax} programs are equal.
-
 - In a loop of a coordinator schedule as many steps as there are batches: a step that finds no more rows still performs
   the work that needs none, such as weight decay.
 - A batch of a dataset that follows `ctx.dataset` is one worker's share, so `unbatch().batch(8)` on two workers makes
@@ -54,10 +52,10 @@ _LEGEND = """## How to read the tables
 | — | not applicable, or not tried |
 
 `MultiWorkerMirrored` is two nodes with one device each, `Mirrored` one node with two devices, `no strategy` one node,
-`ParameterServer` a chief, a parameter server and a worker, and `JAX` two nodes of one JAX program. All rows come from a
-DataFrame. The last batch of each training has three rows, which two replicas can't share evenly; of the rows to
-evaluate on, one worker has 7 and the other 24. Three workers, a batch size that they can't share evenly, and workers
-without rows have a test of their own (`tests/cluster/keras/test_uneven_batches.py`).
+and `ParameterServer` a chief, a parameter server and a worker. All rows come from a DataFrame. The last
+batch of each training has three rows, which two replicas can't share evenly; of the rows to evaluate on, one worker has
+7 and the other 24. Three workers, a batch size that they can't share evenly, and workers without rows have a test of
+their own (`tests/cluster/keras/test_uneven_batches.py`).
 """
 
 
@@ -78,23 +76,18 @@ def page(verdicts, versions):
     for key, cell in ALL.items():
         groups.setdefault(cell.group, []).append((key, cell))
     for group, members in sorted(groups.items(), key=lambda each: _ORDER.index(each[0])):
-        lines = [f"### {group}", "", f"| | {' | '.join(COLUMNS)} |", "|---" * (len(COLUMNS) + 1) + "|"]
+        lines = [f"### {group}", "", f"| | {' | '.join(ON_PAGE)} |", "|---" * (len(ON_PAGE) + 1) + "|"]
         for key, cell in members:
-            marks = [mark(verdicts[key, column]) for column in COLUMNS]
+            marks = [mark(verdicts[key, column]) for column in ON_PAGE]
             lines.append(f"| {_escaped(cell.name)} | {' | '.join(marks)} |")
         tables.append("\n".join(lines))
-    counts = {column: Counter(verdicts[key, column].kind for key in ALL) for column in COLUMNS}
+    counts = {column: Counter(verdicts[key, column].kind for key in ALL) for column in ON_PAGE}
     kinds = (EQUAL, REFUSED, DIFFERENT, WRONG)
     total = ["| | equal | refused | different | wrong |", "|---|---|---|---|---|"]
-    total += [f"| {column} | {' | '.join(str(counts[column][kind]) for kind in kinds)} |" for column in COLUMNS]
+    total += [f"| {column} | {' | '.join(str(counts[column][kind]) for kind in kinds)} |" for column in ON_PAGE]
     notes = [f"{number}. {kind}: {_escaped(why)}" for (kind, why), number in reasons.items()]
     mirrored = counts[MULTI_WORKER]
-    introduction = _INTRODUCTION.format(
-        equal=mirrored[EQUAL],
-        all=sum(mirrored[kind] for kind in kinds),
-        jax=counts[JAX][EQUAL],
-        all_jax=sum(counts[JAX][kind] for kind in kinds),
-    )
+    introduction = _INTRODUCTION.format(equal=mirrored[EQUAL], all=sum(mirrored[kind] for kind in kinds))
     parts = [introduction, "## Counts", "\n".join(total), f"{versions_line(versions)}", _LEGEND, "## Tables", *tables]
     return "\n\n".join(part.strip() for part in [*parts, "## Reasons", "\n".join(notes)]) + "\n"
 
@@ -124,7 +117,7 @@ def marks(text):
             group = line.removeprefix("### ")
         elif group and line.startswith("| ") and not line.startswith("| |"):
             name, *each = [part.strip() for part in re.split(r"(?<!\\)\|", line)[1:-1]]
-            found |= {(group, name, column): mark.split(" [")[0] for column, mark in zip(COLUMNS, each, strict=True)}
+            found |= {(group, name, column): mark.split(" [")[0] for column, mark in zip(ON_PAGE, each, strict=True)}
     return found
 
 

@@ -11,7 +11,7 @@ from keras import tree
 from tensorflowonspark.errors import CheckpointError, SpecError
 from tensorflowonspark.keras import exchange
 from tensorflowonspark.keras.jax import batches, state
-from tensorflowonspark.keras.jax.batches import FirstBatch, agreed, equal_sized, padded
+from tensorflowonspark.keras.jax.batches import FirstBatch, agreed, equal_sized, padded, reads_data_for
 from tensorflowonspark.keras.jax.data import BatchAdapter, stacked, weighted
 from tensorflowonspark.node.feed.plan import plan_epoch
 
@@ -25,7 +25,9 @@ def agree(own, *others, group=1):
 
 
 def test_batches_get_the_size_of_the_largest():
-    assert agree(FirstBatch(7, 3, SHAPES), FirstBatch(8, 3, SHAPES), FirstBatch(2, None, SHAPES)) == 8
+    unknown = FirstBatch(2, None, SHAPES, uncounted=True)
+    assert agree(FirstBatch(7, 3, SHAPES), FirstBatch(8, 3, SHAPES)) == (8, False)
+    assert agree(FirstBatch(7, 3, SHAPES), FirstBatch(8, 3, SHAPES), unknown) == (8, True)
 
 
 @pytest.mark.parametrize(
@@ -42,7 +44,7 @@ def test_workers_whose_data_differ_are_refused(other, told):
 
 def test_workers_that_share_a_part_of_a_batch_need_the_same_rows():
     one, two = FirstBatch(8, 3, SHAPES, contents=1), FirstBatch(8, 3, SHAPES, contents=2)
-    assert agree(one, one, two, two, group=2) == 8
+    assert agree(one, one, two, two, group=2) == (8, False)
     with pytest.raises(SpecError, match=r"divides a batch into 1, for 2 workers.*DeviceMesh\(\(2,\), \('batch',\)\)"):
         agree(one, two, group=2)
 
@@ -70,12 +72,33 @@ def test_all_batches_of_a_feed_are_equal_on_jax():
 def test_batches_that_change_their_shape_are_refused():
     pytest.importorskip("jax")
     narrow, wide = ((np.zeros((2, width), np.float32), np.zeros(2, np.float32)) for width in (3, 4))
-    with mock.patch.object(batches, "_begin", return_value=2):
-        assert [each[2].tolist() for each in equal_sized([narrow, narrow], 2)] == [[1, 1]] * 2
+    with mock.patch.object(batches, "_begin", return_value=(2, False)):
+        assert [each[2].tolist() for each in equal_sized([narrow, narrow], 2, uncounted=False)] == [[1, 1]] * 2
         with pytest.raises(SpecError, match=r"batch 1 are .*\(4,\).* and those of the first one .*\(3,\)"):
-            list(equal_sized([narrow, wide], 2))
+            list(equal_sized([narrow, wide], 2, uncounted=False))
         with pytest.raises(SpecError, match="dict on several workers|and no sparse ones"):
-            list(equal_sized([(SimpleNamespace(shape=(2, 3)), np.zeros(2))], 2))
+            list(equal_sized([(SimpleNamespace(shape=(2, 3)), np.zeros(2))], 2, uncounted=False))
+
+
+def test_workers_with_fewer_batches_take_batches_of_padding(monkeypatch):
+    pytest.importorskip("jax")
+    own = [(np.full((2, 3), n), np.full(2, n)) for n in range(3)]
+    monkeypatch.setattr(batches, "_for_devices", lambda rows: rows)
+    with (
+        mock.patch.object(batches, "_begin", return_value=(2, True)),
+        mock.patch.object(batches, "combine", lambda _, own: [own, {3: (16, 5), 0: (2, 2)}[own[0]]]),
+    ):
+        found = list(equal_sized(own, None, uncounted=True))
+    assert [each[1][0] for each in found] == [0, 1, 2] + [2] * 15
+    assert [np.signbit(each[2]).all() for each in found] == [False] * 3 + [True] * 15
+    assert {len(each[2]) for each in found} == {5}  # the other worker has larger batches later
+    with (
+        mock.patch.object(batches, "_begin", return_value=(2, True)),
+        mock.patch.object(batches, "combine", return_value=[(1, 2), (2, 2)]),
+        reads_data_for("fit", adds_weights=False),
+        pytest.raises(SpecError, match="fewer batches than another"),
+    ):
+        list(equal_sized(own[:1], None, uncounted=True))
 
 
 def test_class_weights_multiply_the_weights_of_rows():

@@ -9,7 +9,8 @@ padded to the size of the first with rows of weight -0.0, as feeds pad them (`pa
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from tensorflowonspark.errors import SpecError
 from tensorflowonspark.keras.session import session
 from tensorflowonspark.keras.workers import combine
 
+_BLOCK = 16  # batches of an uncounted pass, after which the workers compare how many they have
 _DIFFERENT = "on JAX all workers must take the same steps, with batches of one shape"
 
 
@@ -54,16 +56,19 @@ class FirstBatch:
         Shape and dtype of each array, without the rows.
     contents : int
         A checksum, if several workers must have the same rows; else 0.
+    uncounted : bool
+        Whether the pass ends where the data ends, which each worker finds out for itself.
     """
 
     rows: int
     steps: int | None
     shapes: tuple[tuple[tuple[int, ...], str], ...]
     contents: int = 0
+    uncounted: bool = False
 
 
-def agreed(call: str, own: FirstBatch, group: int) -> int:
-    """Return the number of rows of each batch, on which all workers agree.
+def agreed(call: str, own: FirstBatch, group: int) -> tuple[int, bool]:
+    """Return on what all workers agree: the number of rows of each batch, and whether the pass of any is uncounted.
 
     Parameters
     ----------
@@ -93,7 +98,7 @@ def agreed(call: str, own: FirstBatch, group: int) -> int:
                 f"workers: DeviceMesh(({len(all_of)}, devices of each worker), ('batch', 'model')), or "
                 f"DeviceMesh(({len(all_of)},), ('batch',)) with variables divided along 'batch'"
             )
-    return max(int(each.rows) for each in all_of)
+    return max(int(each.rows) for each in all_of), any(each.uncounted for each in all_of)
 
 
 def _check_equal(call: str, what: str, values: list[Any]) -> None:
@@ -106,7 +111,7 @@ def _check_equal(call: str, what: str, values: list[Any]) -> None:
         )
 
 
-def equal_sized(batches: Iterable[Any], steps: int | None) -> Iterator[Any]:
+def equal_sized(batches: Iterable[Any], steps: int | None, *, uncounted: bool) -> Iterator[Any]:
     """Yield a worker's batches with the number of rows on which all workers agree when the first one is there.
 
     Parameters
@@ -115,6 +120,8 @@ def equal_sized(batches: Iterable[Any], steps: int | None) -> Iterator[Any]:
         Those of a pass, as Keras's adapters yield them.
     steps : int or None
         Their number, if it is known.
+    uncounted : bool
+        Whether the pass ends where the data ends, of which no worker knows where that is.
 
     Raises
     ------
@@ -124,28 +131,65 @@ def equal_sized(batches: Iterable[Any], steps: int | None) -> Iterator[Any]:
     import keras
 
     call, adds_weights = session.call, session.adds_weights
-    shapes: tuple[Any, ...] = ()
-    rows = 0
-    for number, each in enumerate(batches):
-        batch = _with_weights(each, adds_weights)
-        arrays = [array for array in keras.tree.flatten(batch) if array is not None]
-        if not number:
-            shapes = _shapes(arrays, call)
-            rows = _begin(call, arrays, shapes, steps)
+    iterator = iter(batches)
+    first = [_with_weights(each, adds_weights) for each in islice(iterator, 1)]
+    arrays = keras.tree.flatten(first)
+    shapes = _shapes(arrays, call)
+    rows, uncounted = _begin(call, FirstBatch(_rows(arrays), steps, shapes, uncounted=uncounted), arrays)
+    rest = chain(first, (_with_weights(each, adds_weights) for each in iterator))
+    batch: Any = first[0]
+    sized = _as_many(call, rest, rows) if uncounted else ((each, rows) for each in rest)
+    for number, (each, size) in enumerate(sized):
+        if each is None:
+            yield _padding(_with_rows(batch, size, call), call)
+            continue
+        arrays = keras.tree.flatten(each)
         if _shapes(arrays, call) != shapes:
             raise SpecError(
                 f"model.{call}: the arrays of batch {number} are {_shapes(arrays, call)}, and those of the first one "
                 f"{shapes}: {_DIFFERENT}. Pad them to one length, as in dataset.padded_batch(size, padded_shapes=...)"
             )
-        found = _rows(arrays)
-        if found > rows:
+        if _rows(arrays) > size:
             raise SpecError(
-                f"model.{call}: batch {number} has {found} rows, and the first one {rows}: {_DIFFERENT}; only smaller "
-                "batches can be padded"
+                f"model.{call}: batch {number} has {_rows(arrays)} rows, and the first one {size}: {_DIFFERENT}; only "
+                "smaller batches can be padded"
             )
-        yield padded(keras.tree, batch, found, rows, call) if found < rows else batch
-    if not rows:
-        agreed(call, FirstBatch(0, steps, ()), 1)
+        batch = _with_rows(each, size, call)
+        yield batch
+
+
+def _with_rows(batch: Any, size: int, call: str) -> Any:
+    import keras
+
+    rows = _rows(keras.tree.flatten(batch))
+    return padded(keras.tree, batch, rows, size, call) if rows < size else batch
+
+
+def _as_many(call: str, batches: Iterator[Any], rows: int) -> Iterator[tuple[Any, int]]:
+    """Yield a worker's batches, and None for each further batch of the worker that has most; with the rows of each."""
+    import keras
+
+    counts = [_BLOCK]
+    while max(counts) == _BLOCK:
+        block = list(islice(batches, _BLOCK))
+        own = max((_rows(keras.tree.flatten(each)) for each in block), default=0)
+        found = combine(f"model.{call}", (len(block), own))
+        counts = [each[0] for each in found]
+        rows = max(rows, _for_devices(max(each[1] for each in found)))
+        yield from ((each, rows) for each in [*block, *[None] * (max(counts) - len(block))])
+
+
+def _padding(batch: Any, call: str) -> Any:
+    """Return a batch whose rows are all padding."""
+    import keras
+
+    if not isinstance(batch, tuple) or len(batch) < 3:  # noqa: PLR2004 - features, labels and weights
+        raise SpecError(
+            f"model.{call}: this worker has fewer batches than another: {_DIFFERENT}, and without sample weights none "
+            "can be added. Give weights, or all workers data of the same size"
+        )
+    x, y, weights = batch
+    return x, y, keras.tree.map_structure(lambda each: np.full_like(each, -0.0, dtype=np.float32), weights)
 
 
 def _with_weights(batch: Any, adds_weights: bool) -> Any:
@@ -173,15 +217,24 @@ def _shapes(arrays: Iterable[Any], call: str) -> tuple[tuple[tuple[int, ...], st
     return tuple((tuple(each.shape[1:]), str(each.dtype)) for each in arrays)
 
 
-def _begin(call: str, arrays: list[Any], shapes: tuple[Any, ...], steps: int | None) -> int:
-    """Return the rows of all batches of a pass."""
+def _begin(call: str, own: FirstBatch, arrays: list[Any]) -> tuple[int, bool]:
+    """Return the rows of all batches of a pass, and whether it is uncounted."""
     import jax
     import keras
 
     replicas, processes = keras.distribution.distribution().num_model_replicas, jax.process_count()
     group = max(1, processes // replicas)
-    rows = agreed(call, FirstBatch(_rows(arrays), steps, shapes, _checksum(arrays) if group > 1 else 0), group)
-    parts = max(1, replicas // processes)  # of this worker, one for each of its devices along the batch axis
+    own = replace(own, contents=_checksum(arrays)) if group > 1 else own
+    rows, uncounted = agreed(call, own, group)
+    return _for_devices(rows), uncounted
+
+
+def _for_devices(rows: int) -> int:
+    """Return a number of rows that this worker's devices along the batch axis can share evenly, from `rows` on."""
+    import jax
+    import keras
+
+    parts = max(1, keras.distribution.distribution().num_model_replicas // jax.process_count())
     return -(-rows // parts) * parts if jax.local_device_count() > 1 else rows
 
 

@@ -43,7 +43,7 @@ def adapt_data(adapters: ModuleType) -> None:
             _refuse_sparse(data)
         if not is_feed and class_weight is None and not several:
             return adapter
-        return BatchAdapter(adapter, data, class_weight, several)
+        return BatchAdapter(adapter, data, class_weight, several, bound.get("steps_per_epoch"))
 
     wrap(adapters, "get_data_adapter", get_data_adapter)
 
@@ -148,12 +148,22 @@ class BatchAdapter:
         The weights of classes, by which those of the rows are multiplied.
     several : bool
         Whether several workers take each step together.
+    steps_per_epoch : int, optional
+        The number of steps that the program gave.
     """
 
-    def __init__(self, adapter: Any, data: Any, class_weight: dict[int, float] | None, several: bool) -> None:
+    def __init__(
+        self,
+        adapter: Any,
+        data: Any,
+        class_weight: dict[int, float] | None,
+        several: bool,
+        steps_per_epoch: int | None = None,
+    ) -> None:
         self._adapter = adapter
         self._class_weight = class_weight
         self._several = several
+        self._steps_per_epoch = steps_per_epoch
         self.pass_length = pass_length(data) if is_dataset(data) else getattr(adapter, "pass_length", None)
 
     def __getattr__(self, name: str) -> Any:
@@ -171,7 +181,9 @@ class BatchAdapter:
         if self._class_weight is not None:
             batches = (weighted(each, self._class_weight) for each in batches)
         if self._several:
-            batches = equal_sized(batches, self._adapter.num_batches)
+            steps = self._adapter.num_batches
+            uncounted = steps is None and self._steps_per_epoch is None and self.pass_length is None
+            batches = equal_sized(batches, steps, uncounted=uncounted)
         return stacked(batches, super_batch) if super_batch else batches
 
 

@@ -161,14 +161,14 @@ def _compute_metrics(wrapped: Any, model: Any, /, *args: Any, **kwargs: Any) -> 
     if batch is None:
         return wrapped(*args, **kwargs)
     bound = inspect.signature(wrapped).bind(*args, **kwargs).arguments
+    containers = [each for each in model.metrics if hasattr(each, "metrics")]
+    for each in containers:
+        if not each.built:
+            each.build(bound["y"], bound["y_pred"])
+    metrics = {id(metric): metric for each in containers for metric in each.metrics}  # several outputs may share one
     with ExitStack() as masked:
-        for container in model.metrics:
-            if not hasattr(container, "metrics"):
-                continue
-            if not container.built:
-                container.build(bound["y"], bound["y_pred"])
-            for metric in container.metrics:
-                masked.enter_context(_with_mask(metric, batch.real))
+        for metric in metrics.values():
+            masked.enter_context(_with_mask(metric, batch.real))
         return wrapped(*args, **kwargs)
 
 
