@@ -50,7 +50,8 @@ class CountingOnJax(keras.Model):
         import jax
 
         if not isinstance(y, jax.core.Tracer):  # as while it is built
-            ids, weights = _local(y), _local(sample_weight)
+            ids = _local(y)
+            weights = np.ones(len(ids)) if sample_weight is None else _local(sample_weight)
             self.seen.extend(int(each) for each in ids[~np.signbit(weights)])
         return self.scale * 0.0
 

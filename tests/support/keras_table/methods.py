@@ -167,8 +167,8 @@ def _generator(column):
                 yield column.x[start : start + 16], column.y[start : start + 16]
     epoch = column.ctx.batches(16, features="features", label="label", shuffle=False)
     while True:
-        for x, y, _ in epoch():
-            yield x, y
+        for x, y, weights in epoch():
+            yield (x, y, weights) if column.name == JAX else (x, y)  # on JAX these mark padding
 
 
 @cell("fit", "sparse batches", refused=on(JAX, "the dataset has sparse values"))

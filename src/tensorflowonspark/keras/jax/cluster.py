@@ -145,8 +145,8 @@ def current() -> JaxCluster | None:
 
 
 def equal_batches() -> bool:
-    """Return whether all batches of all workers must have the same number of rows."""
-    return session.jax is not None and (session.jax.started or keras_backend() == "jax")
+    """Return whether all batches of all workers must have the same number of rows; each predicts its own."""
+    return session.jax is not None and not session.predicts and (session.jax.started or keras_backend() == "jax")
 
 
 def _leave_at_exit(jax: Any) -> None:

@@ -20,7 +20,7 @@ from tensorflowonspark.keras.hooks import wrap
 from tensorflowonspark.keras.jax.batches import equal_sized
 from tensorflowonspark.keras.jax.cluster import current
 
-_NOT_DENSE = ("RaggedTensorSpec", "SparseTensorSpec")
+_DENSE = {"RaggedTensorSpec": "x.to_tensor(shape=(None, length))", "SparseTensorSpec": "tf.sparse.to_dense(x)"}
 
 
 def adapt_data(adapters: ModuleType) -> None:
@@ -100,11 +100,10 @@ def _refuse_sparse(data: Any) -> None:
 
     for each in keras.tree.flatten(data.element_spec):
         kind = type(each).__name__
-        if kind in _NOT_DENSE:
+        if kind in _DENSE:
             raise SpecError(
                 f"the dataset has {kind.removesuffix('TensorSpec').lower()} values: on JAX the workers take arrays of "
-                "one shape. Make them dense, of one length: dataset.map(lambda x, *rest: "
-                "(x.to_tensor(shape=(None, length)), *rest)) of ragged values, tf.sparse.to_dense(x) of sparse ones"
+                f"one shape. Make them dense: dataset.map(lambda x, *rest: ({_DENSE[kind]}, *rest))"
             )
 
 
