@@ -11,10 +11,10 @@ import tensorflowonspark as tfos
 _REMOVES = """
 import wrapt
 
-def remove(trainer):
-    del trainer.TFEpochIterator._enumerate_iterator
+def remove(saving):
+    del saving.get_attr_skipset
 
-wrapt.register_post_import_hook(remove, "keras.src.backend.tensorflow.trainer")
+wrapt.register_post_import_hook(remove, "keras.src.saving.saving_lib")
 """
 
 
@@ -45,8 +45,8 @@ def test_a_name_that_training_on_several_workers_needs_is_the_nodes_error(spark,
         model.fit(np.ones((16, 3), "f4"), np.ones(16, "f4"), verbose=0)
 
     problem = (
-        r"RequirementError: Keras [\d.]+ has no keras\.src\.backend\.tensorflow\.trainer\.TFEpochIterator\."
-        r'_enumerate_iterator: fit on several workers needs it; install "keras>=3\.10,<3\.17"'
+        r"RequirementError: Keras [\d.]+ has no keras\.src\.saving\.saving_lib\.get_attr_skipset: "
+        r'saving a model on several workers needs it; install "keras>=3\.10,<3\.17"'
     )
     with pytest.raises(tfos.NodeError, match=problem):
         tfos.run(spark, program, first, num_workers=2, **without)
