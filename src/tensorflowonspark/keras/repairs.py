@@ -201,7 +201,10 @@ ATTRIBUTES = (  # of objects, which functions use where they need them
         "callbacks.BackupAndRestore()._batches_count", "callbacks.BackupAndRestore()._current_epoch")),
     Use("tf_keras.src.engine.base_preprocessing_layer", ADAPT, ("PreprocessingLayer()._is_adapted",)),
 )  # fmt: skip
-_IMPORTS_ON_JAX = (Use("keras.src.utils.rng_utils", JAX, ("get_random_seed",)),)
+_IMPORTS_ON_JAX = (
+    Use("keras.src.utils.rng_utils", JAX, ("get_random_seed",)),
+    Use("keras.src.backend.common.masking", JAX, ("get_keras_mask", "set_keras_mask")),
+)
 
 
 def all_problems(jax: bool = False) -> Iterator[str]:

@@ -5,7 +5,7 @@ import numpy as np
 import tensorflow as tf
 
 from tests.support.keras_table.cells import MULTI_WORKER, SYNCHRONOUS, cell, on
-from tests.support.keras_table.columns import SEVERAL_WORKERS
+from tests.support.keras_table.columns import JAX, SEVERAL_WORKERS
 from tests.support.keras_table.training import in_steps
 
 
@@ -217,7 +217,7 @@ IN_PYTHON = ("assert_cardinality", "from_generator over ours", "from_generator o
 
 
 @cell("tf.data", *IN_PYTHON, columns=SYNCHRONOUS)
-@cell("tf.data", *(name for name in WHOLE if name not in IN_PYTHON))
+@cell("tf.data", *(name for name in WHOLE if name not in (*IN_PYTHON, "unique")))
 def whole(column, name):
     found = counted(column, WHOLE[name], column.even("id"))
     if column.name in SEVERAL_WORKERS:
@@ -225,6 +225,10 @@ def whole(column, name):
     else:
         uneven = [Rows(sorted(column.uneven_ids))] * 2
     return [found, uneven]
+
+
+_WITHOUT_WEIGHTS = on(JAX, "has lost the weights of its rows")
+cell("tf.data", "unique", refused=_WITHOUT_WEIGHTS)(lambda column: whole(column, "unique"))
 
 
 @cell(
@@ -277,7 +281,7 @@ def save(column):
     return counted(column, make, column.even("id"))
 
 
-@cell("tf.data", "sparse_batch")
+@cell("tf.data", "sparse_batch", refused=_WITHOUT_WEIGHTS)
 def sparse_batch(column):
     def make(data):
         rows = data.unbatch().map(lambda x, y, w: y[None])

@@ -14,6 +14,12 @@ _BATCHWISE = (
 )
 
 
+_WITH_PADDING = (
+    "JAX compiles a step for batches of one size, so the rows that pad a short last batch count in a loss that is "
+    "computed from a batch as a whole, or takes no weights. Make batches of equal size, or multiply by the weights."
+)
+
+
 def _probabilities(x, y):
     return x, tf.nn.softmax(x[:, :3] * 2.0)
 
@@ -91,9 +97,6 @@ BATCHWISE = {
 }
 
 
-_WITH_PADDING = "Keras computes this loss from a batch as a whole, in which the rows that pad a short last batch count."
-
-
 @cell("Losses", "Dice", "Tversky", different={**on(SEVERAL_REPLICAS, _BATCHWISE), JAX: _WITH_PADDING})
 @cell("Losses", "Circle", different=on(SEVERAL_REPLICAS, _BATCHWISE))
 def batchwise(column, name="Circle"):
@@ -122,7 +125,7 @@ def function(column):
     return trained(column, loss=cubed)
 
 
-@cell("Losses", "a function of one's own that returns one number for the batch")
+@cell("Losses", "a function of one's own that returns one number for the batch", different={JAX: _WITH_PADDING})
 def scalar_function(column):
     def total(truth, prediction):
         return keras.ops.mean((truth - prediction) ** 2)
@@ -136,7 +139,7 @@ def own_class(column):
         def call(self, truth, prediction):
             return keras.ops.mean((keras.ops.reshape(truth, (-1, 1)) - prediction) ** 4, axis=-1)
 
-    return trained(column, loss=Quartic())
+    return trained(column, loss=Quartic(), optimizer=keras.optimizers.SGD(0.002))
 
 
 @cell("Losses", "as a string")
@@ -172,7 +175,7 @@ def masked(column):
     return trained(column, build, data=column.even().map(change))
 
 
-@cell("Losses", "add_loss in a layer")
+@cell("Losses", "add_loss in a layer", different={JAX: _WITH_PADDING})
 def added(column):
     class Adds(keras.layers.Layer):
         def call(self, x):
@@ -191,12 +194,17 @@ REGULARIZED = {
 }
 
 
-@cell("Losses", *REGULARIZED)
 def regularized(column, name):
     return trained(column, lambda: keras.Sequential([keras.Input((4,)), REGULARIZED[name](), keras.layers.Dense(1)]))
 
 
-@cell("Losses", "compute_loss of a model's own")
+cell("Losses", "weights' regularizers")(lambda column: regularized(column, "weights' regularizers"))
+cell("Losses", "an activity regularizer", different={JAX: _WITH_PADDING})(
+    lambda column: regularized(column, "an activity regularizer")
+)
+
+
+@cell("Losses", "compute_loss of a model's own", different={JAX: _WITH_PADDING})
 def computed(column):
     class Own(keras.Sequential):
         def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):

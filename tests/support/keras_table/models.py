@@ -128,7 +128,7 @@ _SHORT_BATCH = (
 @cell(
     "Models",
     "several outputs as a dict, with losses, weights and metrics of their own",
-    different=on(SYNCHRONOUS, _SHORT_BATCH),
+    different=on(SYNCHRONOUS_ON_TENSORFLOW, _SHORT_BATCH),
 )
 def outputs_by_name(column):
     return trained(
@@ -141,7 +141,7 @@ def outputs_by_name(column):
     )
 
 
-@cell("Models", "several outputs as a list", columns=SYNCHRONOUS, different=on(SYNCHRONOUS, _SHORT_BATCH))
+@cell("Models", "several outputs as a list", columns=SYNCHRONOUS, different=on(SYNCHRONOUS_ON_TENSORFLOW, _SHORT_BATCH))
 def outputs_in_order(column):
     def build():
         inputs = keras.Input((4,))

@@ -19,6 +19,7 @@ from tensorflowonspark.keras.feed_tracking import PassLength, pass_length
 from tensorflowonspark.keras.hooks import wrap
 from tensorflowonspark.keras.jax.batches import equal_sized
 from tensorflowonspark.keras.jax.cluster import current
+from tensorflowonspark.keras.session import session
 
 _DENSE = {"RaggedTensorSpec": "x.to_tensor(shape=(None, length))", "SparseTensorSpec": "tf.sparse.to_dense(x)"}
 
@@ -41,6 +42,7 @@ def adapt_data(adapters: ModuleType) -> None:
         several = _trains_together()
         if several:
             _refuse_sparse(data)
+            _require_weights(data)
         if not is_feed and class_weight is None and not several:
             return adapter
         return BatchAdapter(adapter, data, class_weight, several, bound.get("steps_per_epoch"))
@@ -105,6 +107,19 @@ def _refuse_sparse(data: Any) -> None:
                 f"the dataset has {kind.removesuffix('TensorSpec').lower()} values: on JAX the workers take arrays of "
                 f"one shape. Make them dense: dataset.map(lambda x, *rest: ({_DENSE[kind]}, *rest))"
             )
+
+
+def _require_weights(data: Any) -> None:
+    """Refuse a dataset of a feed without the weights, which mark the rows that pad its last batches."""
+    if not session.adds_weights or not is_dataset(data) or not _is_share(data):
+        return
+    spec = data.element_spec
+    if not isinstance(spec, tuple) or len(spec) < 3 or spec[2] is None:  # noqa: PLR2004 - features, labels, weights
+        raise SpecError(
+            f"model.{session.call}: the dataset comes from ctx.dataset, and has lost the weights of its rows: on JAX "
+            "they mark rows that pad the last batches, which would count. Keep them: "
+            "dataset.map(lambda x, y, weights: (..., ..., weights))"
+        )
 
 
 class FeedAdapter:

@@ -14,7 +14,7 @@ Keras documents.
 
 import inspect
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -73,15 +73,36 @@ class _Batch:
         """The number of real rows."""
         return self.real.sum()
 
-    def for_loss(self, weights: Any) -> Any:
-        """Return weights with which a loss that is divided by the number of all rows is one of the real rows."""
+    def for_loss(self, predicted: Any, weights: Any) -> Any:
+        """Return weights with which a loss that is divided by the number of all rows is one of the real rows.
+
+        The mask of a prediction, by whose number Keras divides instead, is restricted to the real rows.
+        """
         import jax.numpy as jnp
         import keras
 
+        outputs = keras.tree.flatten(predicted)
+        masked = [self._restrict(each) for each in outputs]
         if not self.averaged or weights is None:
             return weights
         factor = self.real.size / jnp.maximum(self.count, 1.0)
-        return keras.tree.map_structure(lambda each: None if each is None else each * factor, weights)
+        flat = keras.tree.flatten(weights)
+        if len(flat) != len(masked):
+            masked = [False] * len(flat)
+        scaled = [
+            each if each is None or is_masked else each * factor for each, is_masked in zip(flat, masked, strict=True)
+        ]
+        return keras.tree.pack_sequence_as(weights, scaled)
+
+    def _restrict(self, predicted: Any) -> bool:
+        """Have the mask of a prediction exclude padding; return whether it has one."""
+        from keras.src.backend.common import masking  # its import is complete by now
+
+        mask = masking.get_keras_mask(predicted)
+        if mask is None or mask.shape[:1] != self.real.shape:
+            return False
+        masking.set_keras_mask(predicted, mask & (_spread(self.real, len(mask.shape)) > 0))
+        return True
 
 
 _batch: ContextVar[_Batch | None] = ContextVar("batch", default=None)
@@ -119,19 +140,31 @@ def own_step(model: Any, name: str) -> Iterator[None]:
         Its method, ``"train_step"`` or ``"test_step"``.
     """
     own = getattr(model, name)
-    if type(model).__name__ not in _warned:
-        _warned.add(type(model).__name__)
-        _log.warning(
-            "%s has a %s of its own: rows of weight -0.0 pad the last batches. self.compute_loss leaves them out, if "
-            "it is given the weights; another loss must be multiplied by the weights, and divided by the real rows",
-            type(model).__name__,
-            name,
-        )
     object.__setattr__(model, name, lambda state, data: _step(own, model, state, data))
     try:
         yield
     finally:
         object.__delattr__(model, name)
+
+
+def warn_of_own(model: Any, methods: Iterable[str]) -> None:
+    """Warn once of a model's own methods, which receive padding, that have to leave it out themselves."""
+    import keras
+
+    own = [
+        name
+        for name in methods
+        if inspect.getattr_static(type(model), name) is not inspect.getattr_static(keras.Model, name)
+    ]
+    if own and type(model).__name__ not in _warned:
+        _warned.add(type(model).__name__)
+        _log.warning(
+            "%s has a method of its own, %s, which gets the rows of weight -0.0 that pad the last batches: Keras's "
+            "compute_loss leaves them out; a loss of your own has to be multiplied by the weights of the rows, and "
+            "divided by the number of real ones",
+            type(model).__name__,
+            " and ".join(own),
+        )
 
 
 def _is_averaged(keras: Any, losses: Any) -> bool:
@@ -144,7 +177,7 @@ def _compute_loss(wrapped: Any, _model: Any, /, *args: Any, **kwargs: Any) -> An
     if batch is None:
         return wrapped(*args, **kwargs)
     bound = dict(inspect.signature(wrapped).bind(*args, **kwargs).arguments)
-    bound["sample_weight"] = batch.for_loss(bound.get("sample_weight"))
+    bound["sample_weight"] = batch.for_loss(bound.get("y_pred"), bound.get("sample_weight"))
     return wrapped(**bound)
 
 

@@ -21,7 +21,7 @@ from tensorflowonspark.keras.hooks import wrap
 from tensorflowonspark.keras.jax.batches import reads_data_for
 from tensorflowonspark.keras.jax.building import build_without_data
 from tensorflowonspark.keras.jax.cluster import ALONE, JaxCluster, current
-from tensorflowonspark.keras.jax.padding import own_step, skip_padding
+from tensorflowonspark.keras.jax.padding import own_step, skip_padding, warn_of_own
 from tensorflowonspark.keras.jax.placement import is_sharded, local_array, on_this_process, whole_values
 from tensorflowonspark.keras.pass_steps import wrap_passes
 from tensorflowonspark.keras.private_names import refuse_replicas
@@ -64,6 +64,7 @@ def _together(keras: Any, name: str) -> Callable[..., Any]:
         if name == "fit":
             bound["callbacks"] = _callbacks_of_worker(keras, cluster, model, bound.get("callbacks"))
         step = _STEPS[name]
+        warn_of_own(model, (step, "compute_loss"))
         is_custom = inspect.getattr_static(type(model), step) is not inspect.getattr_static(keras.Model, step)
         with reads_data_for(name, adds_weights=not is_custom), own_step(model, step) if is_custom else nullcontext():
             return wrapped(**bound, **extra)
