@@ -8,12 +8,15 @@ their files, so it is called after them, wherever it stands among them.
 import logging
 from typing import Any
 
+from tensorflowonspark.errors import RequirementError
 from tensorflowonspark.keras.callback_state import CallbackStates, has_stopped
 from tensorflowonspark.keras.hooks import callbacks_module, keras_backend, wrap
 from tensorflowonspark.keras.jax.state import JaxState
 from tensorflowonspark.keras.pass_steps import skip_steps
+from tensorflowonspark.keras.private_names import Use, problems_of
 
 _log = logging.getLogger(__name__)
+_GOES_ON = Use("keras", "a training that goes on at an epoch", ("Model()._initial_epoch",))
 _prepared: list[Any] = []  # classes of lists of callbacks that call this module's last
 
 
@@ -149,12 +152,14 @@ def _state(model: Any) -> Any:
 
 
 def _is_keras_3(model: Any) -> bool:
-    return hasattr(model, "_initial_epoch")
+    return any(kind.__module__.partition(".")[0] == "keras" for kind in type(model).__mro__)
 
 
 def _begin_at(model: Any, epoch: int, batch: int) -> None:
     """Have ``fit`` begin at this epoch and step, or if both are 0, at its own first epoch."""
     if _is_keras_3(model):
+        for problem in problems_of([_GOES_ON]):  # else epochs would begin at 0 without a word
+            raise RequirementError(problem)
         model._initial_epoch = epoch or None
         skip_steps(batch)
     else:

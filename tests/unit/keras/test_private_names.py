@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from tensorflowonspark.errors import RequirementError
-from tensorflowonspark.keras import private_names
+from tensorflowonspark.keras import private_names, resuming
 from tensorflowonspark.keras.private_names import Repair
 from tensorflowonspark.keras.repairs import JAX_REPAIRS, REPAIRS, all_problems
 from tensorflowonspark.keras.session import session
@@ -136,3 +136,13 @@ def test_a_missing_module_is_named(monkeypatch, caplog):
     with pytest.raises(RequirementError, match=r"^Keras 3\.99\.0 has no keras\.src\.gone: fit on several workers"):
         private_names.refuse_replicas()
     assert "Keras 3.99.0 has no keras.src.gone" in caplog.text
+
+
+def test_a_training_goes_on_at_its_epoch_or_says_why_it_can_not(monkeypatch):
+    keras = pytest.importorskip("keras")
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    resuming._begin_at(model, 3, 0)
+    assert model._initial_epoch == 3
+    monkeypatch.setattr(private_names, "_has", lambda *_: False)
+    with pytest.raises(RequirementError, match=r"has no keras\.Model\(\)\._initial_epoch: a training that goes on"):
+        resuming._begin_at(model, 3, 0)
