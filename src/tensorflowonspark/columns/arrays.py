@@ -200,7 +200,8 @@ def _ragged(column: pa.Array, kind: Kind) -> Ragged:
 def _fixed(column: pa.Array, count: int, kind: Kind) -> Array:
     """Return the values of a column as a flat array with `count` values for each entry, null or not."""
     if column.null_count and (layout.is_list(column.type) or kind.decoded or layout.is_vector(column.type)):
-        out = np.full((len(column), count), kind.fill, kind.dtype)
+        out = np.empty((len(column), count), kind.dtype)
+        out.fill(kind.fill)  # np.full would drop the zeros at the end of bytes
         present = column.drop_null()
         out[column.is_valid().to_numpy(zero_copy_only=False)] = _fixed(present, count, kind).reshape(
             len(present), count

@@ -105,6 +105,11 @@ def test_nan_stays_nan():
     assert np.isnan(answered(np.array([np.nan, 1.0]), pa.float32())[0])
 
 
+def test_bytes_that_stand_for_a_null_keep_their_zeros():
+    kind = own_kind(pa.array([None, [b"a"]], pa.list_(pa.binary())), shape=(1,), fill=b"b\0")
+    assert to_array(pa.array([None, [b"a"]], pa.list_(pa.binary())), kind).tolist() == [[b"b\0"], [b"a"]]
+
+
 @settings(max_examples=100, deadline=None)
 @given(columns())
 def test_what_was_read_can_be_answered(column):
