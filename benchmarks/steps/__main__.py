@@ -18,7 +18,6 @@ _MODELS = {
     "middle: 64 → 512 (four times) → 10, 128 rows": {"width": 512, "depth": 4, "batch": 128, "steps": 50},
     "large: 64 → 1,024 (six times) → 10, 256 rows": {"width": 1024, "depth": 6, "batch": 256, "steps": 10},
 }
-_WORKERS = (1, 2, 4)
 _MOST = 1.05
 
 
@@ -42,11 +41,11 @@ TARGETS = [
 
 
 def measure(options, log):
-    """Time the steps of each model on 1, 2 and 4 workers, in each environment."""
+    """Time the steps of each model with each number of workers, in each environment."""
     found = {}
     for python in (sys.executable, *options.python):
         versions = _versions(python)
-        for workers in _WORKERS:
+        for workers in options.workers:
             for name, settings in _MODELS.items():
                 title = f"{versions} | {workers} | {name}"
                 with ExitStack() as stack:
@@ -73,5 +72,6 @@ def report(results):
 
 if __name__ == "__main__":
     parser = command("steps", __doc__, rounds=7)
+    parser.add_argument("--workers", type=int, nargs="+", default=[1, 2, 4], help="numbers of workers")
     parser.add_argument("--python", action="append", default=[], help="of a further environment")
     run(parser, measure, report)
