@@ -101,6 +101,15 @@ def test_workers_with_fewer_batches_take_batches_of_padding(monkeypatch):
         list(equal_sized(own[:1], None, uncounted=True))
 
 
+def test_a_batch_without_rows_is_one_of_padding():
+    pytest.importorskip("jax")
+    full, empty = ((np.ones((rows, 3)), np.ones(rows)) for rows in (2, 0))
+    with mock.patch.object(batches, "_begin", return_value=(2, False)):
+        found = list(equal_sized([empty, full, empty], 3, uncounted=False))
+    assert [each[0].sum() for each in found] == [0, 6, 6]
+    assert [np.signbit(each[2]).all() for each in found] == [True, False, True]
+
+
 def test_class_weights_multiply_the_weights_of_rows():
     x, weights = np.zeros((4, 1)), np.array([1, 0.5, 1, -0.0], np.float32)
     assert weighted((x, np.array([0, 1, 2, 1])), {0: 2.0, 1: 3.0})[2].tolist() == [2, 3, 1, 3]
