@@ -100,7 +100,8 @@ def run_node(pipe: Connection) -> None:
         rounds.connect(RoundMember(setup, link))
         addresses = {member.role: member.address for member in members}
         _report_backend(link)
-        jax_cluster.connect([addresses[role] for role in setup.spec.fed], setup.spec.fed.index(setup.role))
+        own = setup.spec.fed.index(setup.role)
+        jax_cluster.connect([addresses[role] for role in setup.spec.fed], own, replaced=setup.config.restarts_nodes)
     else:
         rounds.connect(None)
     if "tensorflow" not in sys.modules:

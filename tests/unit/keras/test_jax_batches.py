@@ -10,8 +10,9 @@ from keras import tree
 
 from tensorflowonspark.errors import CheckpointError, SpecError
 from tensorflowonspark.keras import exchange
-from tensorflowonspark.keras.jax import batches, state
+from tensorflowonspark.keras.jax import batches, cluster, state
 from tensorflowonspark.keras.jax.batches import FirstBatch, agreed, equal_sized, padded, reads_data_for
+from tensorflowonspark.keras.jax.cluster import JaxCluster
 from tensorflowonspark.keras.jax.data import BatchAdapter, stacked, weighted
 from tensorflowonspark.node.feed.plan import plan_epoch
 
@@ -101,6 +102,15 @@ def test_workers_with_fewer_batches_take_batches_of_padding(monkeypatch):
         list(equal_sized(own[:1], None, uncounted=True))
 
 
+def test_a_batch_without_rows_is_one_of_padding():
+    pytest.importorskip("jax")
+    full, empty = ((np.ones((rows, 3)), np.ones(rows)) for rows in (2, 0))
+    with mock.patch.object(batches, "_begin", return_value=(2, False)):
+        found = list(equal_sized([empty, full, empty], 3, uncounted=False))
+    assert [each[0].sum() for each in found] == [0, 6, 6]
+    assert [np.signbit(each[2]).all() for each in found] == [True, False, True]
+
+
 def test_class_weights_multiply_the_weights_of_rows():
     x, weights = np.zeros((4, 1)), np.array([1, 0.5, 1, -0.0], np.float32)
     assert weighted((x, np.array([0, 1, 2, 1])), {0: 2.0, 1: 3.0})[2].tolist() == [2, 3, 1, 3]
@@ -145,6 +155,19 @@ def test_a_variable_is_put_together_from_the_parts_that_its_place_overlaps():
     np.testing.assert_array_equal(state._assembled(Variable(values), places, contents, (slice(None),) * 2), values)
     with pytest.raises(CheckpointError, match=r"12 numbers of kernel, whose shape is \(6, 4\)"):
         state._check_whole(Variable(values), [places["a"]])
+
+
+def test_a_jax_program_is_refused_where_lost_nodes_are_started_again_alone():
+    with pytest.raises(SpecError, match="Leave out scope, or have the workers train alone by .*TFOS_JAX_ALONE"):
+        JaxCluster(["a:1", "b:1"], 0, replaced=True).start(None)
+
+
+@pytest.mark.parametrize(
+    ("version", "warns"), [((0, 9, 2), True), ((0, 10, 0), False), ((0, 12, 1), False), ((0, 13), True)]
+)
+def test_an_untested_version_of_jax_is_named(version, warns, caplog):
+    cluster._warn_of_untested(SimpleNamespace(__version_info__=version, __version__="0.x"))
+    assert ("JAX 0.x is used, and this release was tested with 0.10 to 0.12" in caplog.text) == warns
 
 
 class Torch:

@@ -87,7 +87,7 @@ def agreed(call: str, own: FirstBatch, group: int) -> tuple[int, bool]:
     all_of = combine(f"model.{call}", own)
     _check_equal(call, "numbers of steps", [each.steps for each in all_of])
     _check_equal(call, "shapes and types", [each.shapes for each in all_of])
-    if not own.rows:
+    if not any(each.rows for each in all_of):
         raise SpecError(f"model.{call}: no worker has any batch")
     for start in range(0, len(all_of), group):
         if len({each.contents for each in all_of[start : start + group]}) > 1:
@@ -140,10 +140,10 @@ def equal_sized(batches: Iterable[Any], steps: int | None, *, uncounted: bool) -
     batch: Any = first[0]
     sized = _as_many(call, rest, rows) if uncounted else ((each, rows) for each in rest)
     for number, (each, size) in enumerate(sized):
-        if each is None:
+        arrays = keras.tree.flatten(each)
+        if each is None or not _rows(arrays):
             yield _padding(_with_rows(batch, size, call), call)
             continue
-        arrays = keras.tree.flatten(each)
         if _shapes(arrays, call) != shapes:
             raise SpecError(
                 f"model.{call}: the arrays of batch {number} are {_shapes(arrays, call)}, and those of the first one "
@@ -162,6 +162,8 @@ def _with_rows(batch: Any, size: int, call: str) -> Any:
     import keras
 
     rows = _rows(keras.tree.flatten(batch))
+    if not rows:  # a worker's first batch, of which the program has dropped all rows
+        return keras.tree.map_structure(lambda each: np.zeros((size, *each.shape[1:]), each.dtype), batch)
     return padded(keras.tree, batch, rows, size, call) if rows < size else batch
 
 

@@ -50,12 +50,15 @@ class JaxCluster:
         Whether ``jax.distributed`` has been initialised.
     seed : int
         A random number that all processes have.
+    replaced : bool
+        Whether a lost node is started again alone.
     distribution : keras.distribution.DataParallel or None
         The distribution of batches over all processes, unless the program has another.
     """
 
     addresses: Sequence[str]
     index: int
+    replaced: bool = False
     started: bool = False
     seed: int = 0
     distribution: Any = None
@@ -66,10 +69,15 @@ class JaxCluster:
         Raises
         ------
         SpecError
-            If JAX has computed something before.
+            If JAX has computed something before, or if lost nodes are started again alone.
         """
         if self.started:
             return
+        if self.replaced:
+            raise SpecError(
+                'RestartPolicy(scope="node"): JAX ends the processes of a program when one of them is lost, and none '
+                f'can join it again. Leave out scope, or have the workers train alone by env={{"{ALONE}": "1"}}'
+            )
         self.started = True
         _warn_of_untested(jax)
         self.seed = combine("import jax", int.from_bytes(os.urandom(4), "big") % _SEEDS)[0]
@@ -117,7 +125,7 @@ def _warn_of_untested(jax: Any) -> None:
         )
 
 
-def connect(addresses: Sequence[str], index: int) -> None:
+def connect(addresses: Sequence[str], index: int, *, replaced: bool) -> None:
     """Make this process one of several in one JAX program, as soon as Keras uses JAX.
 
     Parameters
@@ -126,10 +134,12 @@ def connect(addresses: Sequence[str], index: int) -> None:
         ``host:port`` of each worker.
     index : int
         This worker's place among them.
+    replaced : bool
+        Whether a lost node is started again alone.
     """
     if os.environ.get(ALONE, "0") not in ("", "0"):
         return
-    session.jax = cluster = JaxCluster(addresses, index)
+    session.jax = cluster = JaxCluster(addresses, index, replaced)
 
     def start(_: ModuleType) -> None:
         if keras_backend() == "jax" and "jax" in sys.modules:
@@ -145,8 +155,8 @@ def current() -> JaxCluster | None:
 
 
 def equal_batches() -> bool:
-    """Return whether all batches of all workers must have the same number of rows; each predicts its own."""
-    return session.jax is not None and not session.predicts and (session.jax.started or keras_backend() == "jax")
+    """Return whether all batches of all workers must have the same number of rows."""
+    return session.jax is not None and (session.jax.started or keras_backend() == "jax")
 
 
 def _leave_at_exit(jax: Any) -> None:

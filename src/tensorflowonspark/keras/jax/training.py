@@ -25,7 +25,6 @@ from tensorflowonspark.keras.jax.padding import own_step, skip_padding, warn_of_
 from tensorflowonspark.keras.jax.placement import is_sharded, local_array, on_this_process, whole_values
 from tensorflowonspark.keras.pass_steps import wrap_passes
 from tensorflowonspark.keras.private_names import refuse_replicas
-from tensorflowonspark.keras.shards import predicting
 from tensorflowonspark.keras.workers import combine, compared
 
 _WRITING = ("CSVLogger", "ModelCheckpoint", "TensorBoard")  # OrbaxCheckpoint writes one checkpoint with all workers
@@ -171,7 +170,7 @@ def _alone(wrapped: Any, model: Any, /, *args: Any, **kwargs: Any) -> Any:
     model.jax_state_sync()  # a callback may call it within an epoch
     of_all, model.predict_function = model.predict_function, getattr(model, _PREDICT, None)
     try:
-        with predicting(), on_this_process(model.variables, whole_values(model.variables)):
+        with on_this_process(model.variables, whole_values(model.variables)):
             try:
                 return wrapped(*args, **kwargs)
             finally:
