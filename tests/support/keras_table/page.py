@@ -74,7 +74,8 @@ def page(verdicts, versions):
     tables = []
     groups = {}
     for key, cell in ALL.items():
-        groups.setdefault(cell.group, []).append((key, cell))
+        if not cell.columns or set(cell.columns) & set(ON_PAGE):  # one without columns says why it was not tried
+            groups.setdefault(cell.group, []).append((key, cell))
     for group, members in sorted(groups.items(), key=lambda each: _ORDER.index(each[0])):
         lines = [f"### {group}", "", f"| | {' | '.join(ON_PAGE)} |", "|---" * (len(ON_PAGE) + 1) + "|"]
         for key, cell in members:

@@ -7,7 +7,9 @@ import keras
 import pytest
 import tensorflow as tf
 
-from tests.support.keras_table import cells, judging
+from tests.support.keras_table import cells, judging, page
+from tests.support.keras_table.columns import ON_PAGE
+from tests.support.paths import DOCS
 
 BASES = {"Optimizer", "OptimizerMap", "LearningRateSchedule", "Loss", "Metric", "Callback"}
 NOT_A_TRANSFORMATION = {
@@ -59,3 +61,10 @@ def test_a_refusal_has_its_reason_in_plain_words(because, expected):
     errors = [("error", "ValueError: \x1b[1mno such thing\x1b[0m\nmore", "")]
     verdict = judging.judge(refused, column, None, errors)
     assert (verdict.kind, verdict.why) == (judging.REFUSED, expected)
+
+
+def test_the_page_has_a_mark_for_each_cell_in_each_of_its_columns():
+    cells.load()
+    not_run = {(key, column): judging.Verdict(judging.NOT_RUN) for key in cells.ALL for column in ON_PAGE}
+    text = page.page(not_run, {"Keras": "3.15.1"})
+    assert set(page.marks((DOCS / "keras.md").read_text())) == set(page.marks(text))
