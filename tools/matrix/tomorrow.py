@@ -1,6 +1,6 @@
 """The columns for tomorrow: pre-releases of TensorFlow and Keras with the newest JAX, tested before they are released.
 
-What they show is told and fails nothing: a line says what has changed since the page was written.
+What they show fails nothing: lines report what has changed since the page was written.
 """
 
 import re
@@ -29,7 +29,7 @@ _PACKAGES = {
 
 
 def run_columns(names: Sequence[str], current: str, directory: Path, *, short: bool) -> int:
-    """Run columns and tell their results; write the page if all of their tests have run.
+    """Run columns and report their results; write the page if all of their tests have run.
 
     Parameters
     ----------

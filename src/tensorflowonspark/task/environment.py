@@ -44,20 +44,20 @@ for name in sys.argv[1:]:
         if name == "keras" and "KERAS_BACKEND" in os.environ:
             found[1] += "; KERAS_BACKEND=" + os.environ["KERAS_BACKEND"]
     print(json.dumps(["imported", name, *found]), flush=True)
-def tell(kind, lines):
+def report(field, lines):
     for line in lines:
-        print(json.dumps([kind, line, "", ""]), flush=True)
+        print(json.dumps([field, line, "", ""]), flush=True)
 try:
     from tensorflowonspark.keras.private_names import untested
     from tensorflowonspark.keras.repairs import all_problems
     from tensorflowonspark.keras.wheels import clashes
     backend = sys.modules["keras"].config.backend() if "keras" in sys.modules else ""
-    tell("backend", [backend])
-    tell("problem", clashes())
-    tell("problem", all_problems(jax=backend == "jax"))
+    report("backend", [backend])
+    report("problems", clashes())
+    report("problems", all_problems(jax=backend == "jax"))
     from tensorflowonspark.bytecode import bytecode_problem
     imported = [name for name in ("tensorflow", "keras", "tf_keras") if name in sys.modules]
-    tell("note", filter(None, [bytecode_problem(), *map(untested, imported)]))
+    report("notes", filter(None, [bytecode_problem(), *map(untested, imported)]))
 except ImportError:
     pass
 """
@@ -264,20 +264,19 @@ def _imported() -> dict[str, Any]:
             end = f"ended with {signal.Signals(-process.returncode).name}"
     versions: dict[str, str] = {}
     errors: dict[str, str] = {}
-    told: dict[str, list[str]] = {"problem": [], "note": [], "backend": [""]}
+    reported: dict[str, list[str]] = {"problems": [], "notes": [], "backend": [""]}
     for line in output.splitlines():
         with suppress(ValueError, TypeError):
             mark, name, version, error = json.loads(line)
             if mark == "imported":
                 (versions if version else errors)[name] = version or error
-            elif mark in told:
-                told[mark].append(name)
+            elif mark in reported:
+                reported[mark].append(name)
     for name in PACKAGES:
         if name not in versions and name not in errors:
             errors[name] = f"the import {end}"
             break  # those after it were not tried
-    facts = {"problems": told["problem"], "notes": told["note"], "backend": told["backend"][-1]}
-    return {"versions": versions, "errors": errors, **facts}
+    return {"versions": versions, "errors": errors, **reported, "backend": reported["backend"][-1]}
 
 
 def _connect(driver: tuple[str, int]) -> tuple[str, str]:

@@ -4,7 +4,8 @@ Nothing here imports JAX or Keras before the program does, and nothing imports T
 
 - `cluster`: ``jax.distributed`` is initialised when JAX is imported; equal seeds; ``DataParallel`` by default.
 - `placement`: values are placed on the devices of all workers without an exchange, and read from them.
-- `batches`: all batches have the same number of rows on all workers.
+- `data`, `batches`: what Keras reads data through; all batches have the same number of rows on all workers.
+- `building`: models are built by the shapes of a feed's batches, which a stream has only once.
 - `padding`: padding rows count in no loss and no metric.
 - `training`: the calls of all workers are compared; callbacks that write files run on the chief; ``predict`` is local.
 - `saving`: models are saved by the chief alone.
