@@ -27,6 +27,7 @@ from tensorflowonspark.keras.preprocessing import (
     set_quantiles,
     set_tokens,
 )
+from tensorflowonspark.keras.repairs import ADAPTS
 from tensorflowonspark.keras.shards import is_shard
 
 _CACHES = ("Cache", "Snapshot")  # in the names of classes of datasets
@@ -36,8 +37,8 @@ _WEIGHT = "sample_weight"
 
 def wrap_layers(keras: ModuleType) -> None:
     """Wrap ``adapt`` of Keras 3's layers (called after its import)."""
-    for name in ("Normalization", "Discretization", "TextVectorization", "StringLookup", "IntegerLookup"):
-        wrap(keras, f"layers.{name}.adapt", _adapt)
+    for name in ADAPTS:
+        wrap(keras, name, _adapt)
 
 
 def wrap_base_layer(module: ModuleType) -> None:

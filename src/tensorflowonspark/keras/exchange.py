@@ -7,12 +7,12 @@ with the attribute ``exchanges_weights = True``) works there as on every backend
 
 import inspect
 import os
-import re
 from types import ModuleType
 from typing import Any
 
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.keras.hooks import wrap
+from tensorflowonspark.keras.private_names import numbers_of
 from tensorflowonspark.keras.workers import roles
 
 TORCH = "TFOS_KERAS_TORCH"  # an environment variable: several workers may train with torch, which is not tested
@@ -65,7 +65,7 @@ def refuse_torch(keras: ModuleType) -> None:
 def _torch_problem(keras: Any, workers: int) -> str:
     """Return why ``fit`` with torch is refused on several workers; empty if the program has chosen to try it."""
     version = keras.__version__
-    if tuple(map(int, re.findall(r"\d+", version)[:2])) < _DISTRIBUTES_TORCH:
+    if numbers_of(version) < _DISTRIBUTES_TORCH:
         return (
             f"model.fit of Keras {version} with torch exchanges no gradients between the {workers} workers, which "
             "would train separate models"

@@ -23,7 +23,6 @@ import tensorflow as tf
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.keras.feed_tracking import DataPath, row_counts
 from tensorflowonspark.keras.hooks import wrap
-from tensorflowonspark.keras.pass_steps import wrap_passes
 from tensorflowonspark.keras.private_names import refuse_replicas
 from tensorflowonspark.keras.shards import predicting
 from tensorflowonspark.keras.steps import refuse_custom_step
@@ -56,11 +55,6 @@ def wrap_fit(keras: ModuleType) -> None:
         return wrapped(**bound)
 
     wrap(keras, "Model.fit", fit)
-
-
-def begin_within_epochs(trainer: ModuleType) -> None:
-    """Let a pass begin within an epoch (called after the import of Keras's TensorFlow trainer)."""
-    wrap_passes(trainer, "TFEpochIterator")
 
 
 def _take_whole_steps(bound: dict[str, Any]) -> None:

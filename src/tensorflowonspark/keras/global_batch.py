@@ -25,7 +25,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tensorflowonspark.keras.hooks import setting
+from tensorflowonspark.keras.hooks import is_own, setting
 from tensorflowonspark.keras.loss_terms import COUNT, KERAS, SUM, is_of_keras, mark, may_be_loss, terms
 from tensorflowonspark.keras.metrics import real_rows
 from tensorflowonspark.keras.step_logs import of_all_replicas
@@ -234,13 +234,6 @@ def _is_own_gradient(node: Any) -> bool:
 
 def _is_of_16_bits(node: Any) -> bool:
     return any(each.type in (tf.float16.as_datatype_enum, tf.bfloat16.as_datatype_enum) for each in node.attr.values())
-
-
-def is_own(model: Any, name: str) -> bool:
-    """Return whether a model has a function of its own, and not Keras's."""
-    from keras import Model
-
-    return inspect.getattr_static(type(model), name) is not inspect.getattr_static(Model, name)
 
 
 def _divides(kind: type) -> bool:

@@ -176,6 +176,13 @@ def place_of(module: ModuleType, name: str) -> tuple[Any, str]:
     return owner, attribute
 
 
+def is_own(model: Any, name: str) -> bool:
+    """Return whether a model of Keras 3 has a function of its own, and not Keras's."""
+    from keras import Model  # its import is complete by now
+
+    return inspect.getattr_static(type(model), name) is not inspect.getattr_static(Model, name)
+
+
 def callbacks_module() -> Any:
     """Return the callbacks of Keras 3, or of ``tf_keras`` where the environment asks for it."""
     if keras_backend() == "jax":

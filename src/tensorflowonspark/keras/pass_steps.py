@@ -13,8 +13,8 @@ def skip_steps(steps: int) -> None:
     session.first_step = steps
 
 
-def wrap_passes(trainer: ModuleType, iterator_class: str) -> None:
-    """Let a pass begin within an epoch (called after the import of Keras's trainer for one of its backends)."""
+def begin_within_epochs(trainer: ModuleType) -> None:
+    """Let a pass begin within an epoch (called after the import of Keras's trainer for TensorFlow or JAX)."""
 
     def steps(wrapped: Any, iterator: Any, /, *args: Any, **kwargs: Any) -> Any:
         first, session.first_step = session.first_step, 0
@@ -28,7 +28,8 @@ def wrap_passes(trainer: ModuleType, iterator_class: str) -> None:
             if each[0] >= first:
                 yield each
 
-    wrap(trainer, f"{iterator_class}._enumerate_iterator", steps)
+    for iterator in ("TFEpochIterator", "JAXEpochIterator"):
+        wrap(trainer, f"{iterator}._enumerate_iterator", steps)
 
 
 def _length_of(adapter: Any) -> PassLength | None:

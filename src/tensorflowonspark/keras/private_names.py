@@ -159,8 +159,8 @@ def _version(library: str) -> str:
 def untested(library: str) -> str:
     """Return a line for a library that has been imported, if no test has run with its version; empty if one has."""
     version = _version(library)
-    numbers = _numbers(version)
-    if numbers and numbers < _numbers(TESTED[library].rpartition("<")[2]):
+    numbers = numbers_of(version)
+    if numbers and numbers < numbers_of(TESTED[library].rpartition("<")[2]):
         return ""
     return (
         f"{_SHOWN.get(library, library)} {version} {'is newer than' if numbers else 'is not among'} what was tested "
@@ -174,7 +174,8 @@ def warn_of_untested(library: str) -> None:
         _log.warning("%s", problem)
 
 
-def _numbers(version: str) -> tuple[int, ...]:
+def numbers_of(version: str) -> tuple[int, ...]:
+    """Return the major and the minor number of a version."""
     return tuple(map(int, re.findall(r"\d+", version)[:2]))
 
 

@@ -11,7 +11,7 @@ records its *sources*:
 """
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
@@ -147,6 +147,14 @@ def sources(dataset: Any) -> frozenset[SourceReader]:
     """Return the sources of a dataset."""
     found: frozenset[SourceReader] = getattr(dataset, _SOURCES, frozenset())
     return found
+
+
+def any_reads_feed(origins: Iterable[SourceReader]) -> bool:
+    """Return whether any source reads from a feed; if that is not known of any, generators begin a pass to show it."""
+    found = list(origins)
+    return any(each.reads_feed for each in found) or any(
+        each.test_read() for each in found if isinstance(each, Generator)
+    )
 
 
 def add_source(dataset: Any, *added: SourceReader) -> None:

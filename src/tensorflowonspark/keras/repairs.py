@@ -36,9 +36,9 @@ _COLLECTIVES = "tensorflow.python.distribute.collective_all_reduce_strategy"
 _FIT_EVENTS = ("on_epoch_begin", "on_train_batch_end", "on_test_begin", "on_epoch_end")
 _CALLBACKS = tuple(f"callbacks.CallbackList.{name}" for name in _FIT_EVENTS)
 _STEPS = ("Model.train_step", "Model.test_step", "utils.unpack_x_y_sample_weight")
-_SAVES = ("Model.save", "Model.save_weights", "models.save_model", "saving.save_model")
+SAVES = ("Model.save", "Model.save_weights", "models.save_model", "saving.save_model")
 _ADAPTED = ("Normalization", "Discretization", "TextVectorization", "StringLookup", "IntegerLookup")
-_ADAPTS = tuple(f"layers.{name}.adapt" for name in _ADAPTED)
+ADAPTS = tuple(f"layers.{name}.adapt" for name in _ADAPTED)
 
 REPAIRS = (  # in order: functions are replaced before they are wrapped
     # Without the last name metrics of several replicas count earlier batches again in each step.
@@ -65,8 +65,8 @@ REPAIRS = (  # in order: functions are replaced before they are wrapped
             "optimizers.LossScaleOptimizer.apply", "optimizers.LossScaleOptimizer._stateful_handle_finite_grads"),
     _repair("devices:place_slots", "keras", PLACED, "Optimizer.add_variable_from_reference", required=False),
     _repair("saving:save_outside_scope", "keras.src.saving.saving_lib", SAVING, "get_attr_skipset"),
-    _repair("saving:save_outside_scope", "keras", SAVING, *_SAVES),
-    _repair("shared_paths:save_whole", "keras", PATHS, *_SAVES, required=False),
+    _repair("saving:save_outside_scope", "keras", SAVING, *SAVES),
+    _repair("shared_paths:save_whole", "keras", PATHS, *SAVES, required=False),
     _repair("shared_paths:save_whole", "tf_keras.src.saving.saving_api", PATHS, "save_model", "save_weights",
             required=False),
     _repair("shared_paths:save_whole", "tensorflow.python.saved_model.save", PATHS, "save_and_return_nodes",
@@ -82,7 +82,7 @@ REPAIRS = (  # in order: functions are replaced before they are wrapped
             "Model.make_train_function", "Model.make_test_function", "Model.make_predict_function",
             "Model._maybe_symbolic_build", "Model()._distribute_strategy"),
     _repair("fitting:wrap_fit", "keras", FIT, "Model.fit", "Model()._initial_epoch"),
-    _repair("fitting:begin_within_epochs", _TRAINER, FIT, "TFEpochIterator._enumerate_iterator"),
+    _repair("pass_steps:begin_within_epochs", _TRAINER, FIT, "TFEpochIterator._enumerate_iterator"),
     _repair("fitting:refuse_parameter_servers", "keras", "ParameterServerStrategy with Keras 3",
             *(f"Model.{name}" for name in (
                 "fit", "evaluate", "predict", "train_on_batch", "test_on_batch", "predict_on_batch")), required=False),
@@ -106,7 +106,7 @@ REPAIRS = (  # in order: functions are replaced before they are wrapped
             "GeneratorDataAdapter.get_tf_dataset"),
     _repair("provenance:track_adapters", f"{_ADAPTERS}.py_dataset_adapter", SHARES, "PyDatasetAdapter.get_tf_dataset"),
     _repair("provenance:track_adapters", "tf_keras.src.engine.data_adapter", SHARES, "GeneratorDataAdapter.__init__"),
-    _repair("adapting:wrap_layers", "keras", ADAPT, *_ADAPTS),
+    _repair("adapting:wrap_layers", "keras", ADAPT, *ADAPTS),
     _repair("adapting:wrap_base_layer", "tf_keras.src.engine.base_preprocessing_layer", ADAPT,
             "PreprocessingLayer.adapt"),
     _repair("metrics:skip_padding", "keras.src.trainers.compile_utils", PADDING, "CompileMetrics.update_state"),
@@ -125,7 +125,7 @@ JAX_REPAIRS = (  # in place of those of Keras 3 above, if it has another backend
     _repair("jax.cluster:leave_gpus_to_jax", "tensorflow", JAX, "config.set_visible_devices"),
     _repair("jax.cluster:share_seed", "keras.src.random.seed_generator", JAX, "make_default_seed"),
     _repair("jax.placement:place_without_exchange", f"{_ON_JAX}.distribution_lib", JAX, "distribute_tensor"),
-    _repair("jax.training:begin_within_epochs", f"{_ON_JAX}.trainer", JAX, "JAXEpochIterator._enumerate_iterator"),
+    _repair("pass_steps:begin_within_epochs", f"{_ON_JAX}.trainer", JAX, "JAXEpochIterator._enumerate_iterator"),
     _repair("jax.data:adapt_data", _ADAPTERS, JAX, "get_data_adapter"),
     # These names are public: an older Keras lacks the first.
     _repair("jax.cluster:distribute_by_default", "keras", JAX, "distribution.DataParallel.num_model_replicas",

@@ -16,8 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from tensorflowonspark.keras.hooks import wrap
-
-SAVING_FUNCTIONS = ("Model.save", "Model.save_weights", "models.save_model", "saving.save_model")  # of Keras
+from tensorflowonspark.keras.repairs import SAVES
 
 
 @contextmanager
@@ -45,7 +44,7 @@ def save_outside_scope(module: ModuleType) -> None:
         with outside_scope():
             return wrapped(*args, **kwargs)
 
-    for name in (*SAVING_FUNCTIONS, "get_attr_skipset"):
+    for name in (*SAVES, "get_attr_skipset"):
         wrap(module, name, outside)
 
 

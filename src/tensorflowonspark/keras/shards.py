@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from tensorflowonspark.keras.feed_tracking import DataPath, row_counts
-from tensorflowonspark.keras.provenance import Generator, sources
+from tensorflowonspark.keras.provenance import Generator, any_reads_feed, sources
 from tensorflowonspark.keras.session import session
 from tensorflowonspark.keras.workers import has_several_workers
 
@@ -103,11 +103,11 @@ def _is_share(dataset: Any) -> bool:
     origins = sources(dataset)
     if not origins or _is_off(dataset):  # the program has decided
         return False
-    generators = [each for each in origins if isinstance(each, Generator)]
-    if any(each.reads_feed for each in origins) or any(each.test_read() for each in generators):
+    if any_reads_feed(origins):
         return True
-    for each in generators:
-        each.divided = True
+    for each in origins:
+        if isinstance(each, Generator):
+            each.divided = True
     return False
 
 

@@ -17,12 +17,12 @@ from types import ModuleType
 from typing import Any
 
 from tensorflowonspark.keras.hooks import wrap
-from tensorflowonspark.keras.saving import SAVING_FUNCTIONS
+from tensorflowonspark.keras.repairs import SAVES
 from tensorflowonspark.keras.workers import roles
 
 _log = logging.getLogger(__name__)
 _FUNCTIONS = (
-    *SAVING_FUNCTIONS,
+    *SAVES,
     "save_model",
     "save_weights",
     "save_and_return_nodes",

@@ -21,8 +21,8 @@ from typing import Any
 import tensorflow as tf
 
 from tensorflowonspark.errors import SpecError
-from tensorflowonspark.keras.global_batch import current_step, is_own, of_replicas
-from tensorflowonspark.keras.hooks import wrap
+from tensorflowonspark.keras.global_batch import current_step, of_replicas
+from tensorflowonspark.keras.hooks import is_own, wrap
 from tensorflowonspark.keras.optimizers import only_building
 from tensorflowonspark.keras.saving import takes_training
 from tensorflowonspark.keras.trackers import track_loss, tracking

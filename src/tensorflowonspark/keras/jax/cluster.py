@@ -154,6 +154,13 @@ def current() -> JaxCluster | None:
     return session.jax if session.jax and session.jax.started else None
 
 
+def trains_together() -> bool:
+    """Return whether the models of this process train with those of others, as parts of one JAX program."""
+    import keras
+
+    return current() is not None and keras.distribution.distribution() is not None
+
+
 def equal_batches() -> bool:
     """Return whether all batches of all workers must have the same number of rows."""
     return session.jax is not None and (session.jax.started or keras_backend() == "jax")

@@ -18,7 +18,7 @@ from tensorflowonspark.errors import SpecError
 from tensorflowonspark.keras.feed_tracking import PassLength, pass_length
 from tensorflowonspark.keras.hooks import wrap
 from tensorflowonspark.keras.jax.batches import equal_sized
-from tensorflowonspark.keras.jax.cluster import current
+from tensorflowonspark.keras.jax.cluster import current, trains_together
 from tensorflowonspark.keras.session import session
 
 _DENSE = {"RaggedTensorSpec": "x.to_tensor(shape=(None, length))", "SparseTensorSpec": "tf.sparse.to_dense(x)"}
@@ -39,7 +39,7 @@ def adapt_data(adapters: ModuleType) -> None:
         else:
             with _whole(data):
                 adapter = wrapped(**bound)
-        several = _trains_together()
+        several = trains_together()
         if several:
             _refuse_sparse(data)
             _require_weights(data)
@@ -59,12 +59,6 @@ def is_dataset(data: Any) -> bool:
     """Return whether data is a ``tf.data.Dataset``; imports no TensorFlow."""
     tensorflow = sys.modules.get("tensorflow")
     return tensorflow is not None and isinstance(data, tensorflow.data.Dataset)
-
-
-def _trains_together() -> bool:
-    import keras
-
-    return current() is not None and keras.distribution.distribution() is not None
 
 
 @contextmanager
@@ -90,9 +84,9 @@ def _is_share(data: Any) -> bool:
         return True
     if not is_dataset(data):
         return False
-    from tensorflowonspark.keras.provenance import Generator, sources
+    from tensorflowonspark.keras.provenance import any_reads_feed, sources
 
-    return any(each.reads_feed or (isinstance(each, Generator) and each.test_read()) for each in sources(data))
+    return any_reads_feed(sources(data))
 
 
 def _refuse_sparse(data: Any) -> None:

@@ -15,12 +15,12 @@ Keras documents.
 import inspect
 import logging
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
-from tensorflowonspark.keras.hooks import setting, wrap
+from tensorflowonspark.keras.hooks import is_own, setting, wrap
 
 _log = logging.getLogger(__name__)
 _AVERAGING = ("auto", "mean", "sum_over_batch_size")  # reductions that divide by the number of rows
@@ -128,8 +128,7 @@ def _step(wrapped: Any, model: Any, /, state: Any, data: Any) -> Any:
         return wrapped(state, data)
 
 
-@contextmanager
-def own_step(model: Any, name: str) -> Iterator[None]:
+def own_step(model: Any, name: str) -> AbstractContextManager[None]:
     """Have a step of a program's own leave out padding where it calls ``compute_loss``, for the duration of a block.
 
     Parameters
@@ -140,22 +139,22 @@ def own_step(model: Any, name: str) -> Iterator[None]:
         Its method, ``"train_step"`` or ``"test_step"``.
     """
     own = getattr(model, name)
-    object.__setattr__(model, name, lambda state, data: _step(own, model, state, data))
+    return _replaced(model, name, lambda state, data: _step(own, model, state, data))
+
+
+@contextmanager
+def _replaced(owner: Any, name: str, method: Callable[..., Any]) -> Iterator[None]:
+    """Have an object of Keras call another function in place of its method, for the duration of a block."""
+    object.__setattr__(owner, name, method)  # Keras's own would track the function
     try:
         yield
     finally:
-        object.__delattr__(model, name)
+        object.__delattr__(owner, name)
 
 
 def warn_of_own(model: Any, methods: Iterable[str]) -> None:
     """Warn once of a model's own methods, which receive padding, that have to leave it out themselves."""
-    import keras
-
-    own = [
-        name
-        for name in methods
-        if inspect.getattr_static(type(model), name) is not inspect.getattr_static(keras.Model, name)
-    ]
+    own = [name for name in methods if is_own(model, name)]
     if own and type(model).__name__ not in _warned:
         _warned.add(type(model).__name__)
         _log.warning(
@@ -201,22 +200,14 @@ def _compute_metrics(wrapped: Any, model: Any, /, *args: Any, **kwargs: Any) -> 
     metrics = {id(metric): metric for each in containers for metric in each.metrics}  # several outputs may share one
     with ExitStack() as masked:
         for metric in metrics.values():
-            masked.enter_context(_with_mask(metric, batch.real))
+            update = _masked(metric, metric.update_state, batch.real)
+            masked.enter_context(_replaced(metric, "update_state", update))
         return wrapped(*args, **kwargs)
 
 
-@contextmanager
-def _with_mask(metric: Any, real: Any) -> Iterator[None]:
-    """Have a metric that is updated without weights receive one for each row, for the duration of a block."""
-    own = metric.update_state
-    object.__setattr__(metric, "update_state", _masked(metric, own, real))
-    try:
-        yield
-    finally:
-        object.__delattr__(metric, "update_state")
-
-
 def _masked(metric: Any, own: Callable[..., Any], real: Any) -> Callable[..., Any]:
+    """Return the update of a metric that gives it a weight for each row, if it is called without weights."""
+
     def update_state(y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
         if sample_weight is not None:
             return own(y_true, y_pred, sample_weight=sample_weight)

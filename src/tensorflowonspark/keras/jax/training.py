@@ -10,31 +10,24 @@ import warnings
 import zlib
 from collections.abc import Callable
 from contextlib import nullcontext
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.keras.exchange import callbacks_in, exchanges_weights, replaced
-from tensorflowonspark.keras.hooks import wrap
+from tensorflowonspark.keras.hooks import is_own, wrap
 from tensorflowonspark.keras.jax.batches import reads_data_for
 from tensorflowonspark.keras.jax.building import build_without_data
-from tensorflowonspark.keras.jax.cluster import ALONE, JaxCluster, current
+from tensorflowonspark.keras.jax.cluster import ALONE, JaxCluster, current, trains_together
 from tensorflowonspark.keras.jax.padding import own_step, skip_padding, warn_of_own
 from tensorflowonspark.keras.jax.placement import is_sharded, local_array, on_this_process, whole_values
-from tensorflowonspark.keras.pass_steps import wrap_passes
 from tensorflowonspark.keras.private_names import refuse_replicas
 from tensorflowonspark.keras.workers import combine, compared
 
 _WRITING = ("CSVLogger", "ModelCheckpoint", "TensorBoard")  # OrbaxCheckpoint writes one checkpoint with all workers
 _COMPARED, _PREDICT = "_tensorflowonspark_compared", "_tensorflowonspark_predict"  # attributes of models
 _STEPS = {"fit": "train_step", "evaluate": "test_step"}
-
-
-def begin_within_epochs(trainer: ModuleType) -> None:
-    """Let a pass begin within an epoch (called after the import of Keras's trainer for JAX)."""
-    wrap_passes(trainer, "JAXEpochIterator")
 
 
 def repair_models(keras: Any) -> None:
@@ -56,7 +49,7 @@ def _together(keras: Any, name: str) -> Callable[..., Any]:
         bound = dict(inspect.signature(wrapped).bind(*args, **kwargs).arguments)
         build_without_data(model, bound.get("x"))
         cluster = current()
-        if cluster is None or keras.distribution.distribution() is None:
+        if cluster is None or not trains_together():
             return wrapped(*args, **kwargs)
         refuse_replicas()
         extra = bound.pop("kwargs", {})
@@ -64,7 +57,7 @@ def _together(keras: Any, name: str) -> Callable[..., Any]:
             bound["callbacks"] = _callbacks_of_worker(keras, cluster, model, bound.get("callbacks"))
         step = _STEPS[name]
         warn_of_own(model, (step, "compute_loss"))
-        is_custom = inspect.getattr_static(type(model), step) is not inspect.getattr_static(keras.Model, step)
+        is_custom = is_own(model, step)
         with reads_data_for(name, adds_weights=not is_custom), own_step(model, step) if is_custom else nullcontext():
             return wrapped(**bound, **extra)
 
@@ -141,8 +134,7 @@ def _on_batch(wrapped: Any, _model: Any, /, *args: Any, **kwargs: Any) -> Any:
     import keras
 
     bound = dict(inspect.signature(wrapped).bind(*args, **kwargs).arguments)
-    distributed = current() is not None and keras.distribution.distribution() is not None
-    if distributed and bound.get("sample_weight") is None and bound.get("class_weight") is None:
+    if trains_together() and bound.get("sample_weight") is None and bound.get("class_weight") is None:
         if bound.get("y") is None:
             raise SpecError("on several workers of JAX a step on one batch needs labels: pass y, or call model.fit")
         bound["sample_weight"] = np.ones(len(keras.tree.flatten(bound["x"])[0]), np.float32)
@@ -154,7 +146,7 @@ def _call(wrapped: Any, model: Any, /, *args: Any, **kwargs: Any) -> Any:
     import jax
     import keras
 
-    if current() is None or keras.distribution.distribution() is None or not model.built:
+    if not trains_together() or not model.built:
         return wrapped(*args, **kwargs)
     arrays = jax.tree.leaves((args, kwargs))
     traced = any(isinstance(each, (jax.core.Tracer, keras.KerasTensor)) for each in arrays)
