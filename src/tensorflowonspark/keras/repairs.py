@@ -40,6 +40,7 @@ SAVES = ("Model.save", "Model.save_weights", "models.save_model", "saving.save_m
 _ADAPTED = ("Normalization", "Discretization", "TextVectorization", "StringLookup", "IntegerLookup")
 ADAPTS = tuple(f"layers.{name}.adapt" for name in _ADAPTED)
 
+GOES_ON = Use("keras", "a training that goes on at an epoch", ("Model()._initial_epoch",))
 REPAIRS = (  # in order: functions are replaced before they are wrapped
     # Without the last name metrics of several replicas count earlier batches again in each step.
     _repair("trackers:track_losses", "keras", LOSSES, "metrics.Mean.update_state", "metrics.Sum.update_state",
@@ -81,7 +82,7 @@ REPAIRS = (  # in order: functions are replaced before they are wrapped
     _repair("functions:make_functions", "keras", FIT,
             "Model.make_train_function", "Model.make_test_function", "Model.make_predict_function",
             "Model._maybe_symbolic_build", "Model()._distribute_strategy"),
-    _repair("fitting:wrap_fit", "keras", FIT, "Model.fit", "Model()._initial_epoch"),
+    _repair("fitting:wrap_fit", "keras", FIT, "Model.fit", *GOES_ON.names),
     _repair("pass_steps:begin_within_epochs", _TRAINER, FIT, "TFEpochIterator._enumerate_iterator"),
     _repair("fitting:refuse_parameter_servers", "keras", "ParameterServerStrategy with Keras 3",
             *(f"Model.{name}" for name in (
@@ -171,6 +172,7 @@ IMPORTS = (  # names that functions use where they need them
 )  # fmt: skip
 _STATE = "the state of callbacks in a checkpoint"
 ATTRIBUTES = (  # of objects, which functions use where they need them
+    GOES_ON,
     Use("keras", _STATE, (
         "callbacks.ModelCheckpoint()._batches_seen_since_last_saving", "callbacks.ModelCheckpoint()._last_batch_seen",
         "callbacks.OrbaxCheckpoint()._total_batches_seen", "callbacks.SwapEMAWeights()._ema_weights_in_model",

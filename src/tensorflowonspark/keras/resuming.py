@@ -13,10 +13,10 @@ from tensorflowonspark.keras.callback_state import CallbackStates, has_stopped
 from tensorflowonspark.keras.hooks import callbacks_module, keras_backend, wrap
 from tensorflowonspark.keras.jax.state import JaxState
 from tensorflowonspark.keras.pass_steps import skip_steps
-from tensorflowonspark.keras.private_names import Use, problems_of
+from tensorflowonspark.keras.private_names import problems_of
+from tensorflowonspark.keras.repairs import GOES_ON
 
 _log = logging.getLogger(__name__)
-_GOES_ON = Use("keras", "a training that goes on at an epoch", ("Model()._initial_epoch",))
 _prepared: list[Any] = []  # classes of lists of callbacks that call this module's last
 
 
@@ -158,7 +158,7 @@ def _is_keras_3(model: Any) -> bool:
 def _begin_at(model: Any, epoch: int, batch: int) -> None:
     """Have ``fit`` begin at this epoch and step, or if both are 0, at its own first epoch."""
     if _is_keras_3(model):
-        for problem in problems_of([_GOES_ON]):  # else epochs would begin at 0 without a word
+        for problem in problems_of([GOES_ON]):  # else epochs would begin at 0 without a word
             raise RequirementError(problem)
         model._initial_epoch = epoch or None
         skip_steps(batch)
