@@ -300,7 +300,8 @@ class _Chunks:
     def _append_following(self) -> bool:
         """Give a turn to the next split that has rows; return whether there is one."""
         while True:
-            for _, number in zip(range(OPEN_SPLITS - len(self._ahead)), self._waiting, strict=False):
+            ahead = max(1, OPEN_SPLITS - self._plan.width)  # each has a chunk in memory, as each of those in turn
+            for _, number in zip(range(ahead - len(self._ahead)), self._waiting, strict=False):
                 self._ahead.append(self._open(number))
                 self._ahead[-1].read_on(self._pool, self._plan.chunk_rows)
             if not self._ahead:
