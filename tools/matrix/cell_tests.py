@@ -105,14 +105,14 @@ def run_tests(python: Path, tests: list[str], log: Path) -> Outcome:
 
 
 def run_keras_table(python: Path, log: Path) -> str:
-    """Run a quarter of the table of ``docs/keras.md``; return what its cells have come to.
+    """Run a quarter of two columns of ``docs/keras.md``, on TensorFlow and on JAX; return what its cells have come to.
 
     Raises
     ------
     KeyboardInterrupt
         If `end_tests` has been called.
     """
-    share = {"TFOS_TEST_TABLE": "MultiWorkerMirrored", "TFOS_TEST_TABLE_SHARE": "4"}
+    share = {"TFOS_TEST_TABLE": "MultiWorkerMirrored,JAX", "TFOS_TEST_TABLE_SHARE": "4"}
     outcome = _pytest(python, [_KERAS_TABLE], log, share)
     error = next(iter(outcome.failed.values()), "")
     return f"**failed**: {error}" if error else outcome.properties.get("cells", "no cell is wrong")

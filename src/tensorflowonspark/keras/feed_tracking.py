@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from tensorflowonspark.keras.session import session
 
-_LENGTH = "_tensorflowonspark_length"
+_LENGTH, _ROWS = "_tensorflowonspark_length", "_tensorflowonspark_rows"
 _DROPPING = ("Filter", "IgnoreErrors", "Skip", "Take", "Unique")  # in the names of classes of datasets
 
 
@@ -91,14 +91,30 @@ def _of_same_length() -> tuple[type, ...]:
     return tuple(type(each) for each in (*maps, one.prefetch(1), one.with_options(tf.data.Options())))
 
 
+def note_batch_rows(dataset: Any, rows: int) -> None:
+    """Record the most rows that a batch of a feed's dataset has."""
+    setattr(dataset, _ROWS, rows)
+
+
+def batch_rows(dataset: Any) -> int:
+    """Return the most rows that a batch of those feeds has of which a dataset is made; 0 if it is made of none."""
+    return max([int(getattr(dataset, _ROWS, 0)), *map(batch_rows, _inputs(dataset) or ())])
+
+
 def drops_rows(dataset: Any) -> bool:
     """Return whether a dataset has a transformation that is meant to drop rows, or has no inputs to inspect."""
-    try:
-        inputs = dataset._inputs()
-    except (AttributeError, NotImplementedError):
-        return True
+    inputs = _inputs(dataset)
     by_name = any(part in type(dataset).__name__ for part in _DROPPING)
-    return by_name or _is_set(getattr(dataset, "_drop_remainder", False)) or any(map(drops_rows, inputs))
+    drops = inputs is None or by_name or _is_set(getattr(dataset, "_drop_remainder", False))
+    return drops or any(map(drops_rows, inputs or ()))
+
+
+def _inputs(dataset: Any) -> list[Any] | None:
+    """Return the datasets that a dataset is made of directly; None if it does not tell."""
+    try:
+        return list(dataset._inputs())
+    except (AttributeError, NotImplementedError):
+        return None
 
 
 def _is_set(flag: Any) -> bool:

@@ -249,6 +249,9 @@ def refused(args, ctx):
     def different_steps():
         network().fit(*own(32 * (1 + ctx.index)), batch_size=16, verbose=0)
 
+    def different_epochs():
+        network().fit(*own(32), batch_size=8, steps_per_epoch=1 + ctx.index, verbose=0)
+
     def one_batch_for_all():
         mesh = keras.distribution.DeviceMesh((1, ctx.num_workers), ("batch", "model"))
         layouts = keras.distribution.LayoutMap(mesh)
@@ -262,7 +265,7 @@ def refused(args, ctx):
         network().fit(*own(32), verbose=0, callbacks=[Averages()])
 
     texts = []
-    for program in (different_seeds, different_steps, one_batch_for_all, own_exchange):
+    for program in (different_seeds, different_steps, different_epochs, one_batch_for_all, own_exchange):
         try:
             program()
         except tfos.ClusterError as error:
@@ -285,9 +288,37 @@ def test_programs_that_would_differ_in_silence_are_refused_on_all_workers(spark,
     for texts, losses in results.values():
         assert "differ before the first step" in texts[0]
         assert "numbers of steps (worker 0: 2, worker 1: 4)" in texts[1]
-        assert "must have the same rows" in texts[2]
-        assert "TFOS_JAX_ALONE" in texts[3]
+        assert "steps in an epoch (worker 0: 1, worker 1: 2)" in texts[2]
+        assert "must have the same rows" in texts[3]
+        assert "TFOS_JAX_ALONE" in texts[4]
         assert np.isfinite(losses).all()
+
+
+def batch_of(worker, number):
+    rng = np.random.default_rng([worker, number])
+    return rng.random((8, 3), np.float32), rng.random(8, np.float32)
+
+
+def generate(_, ctx):
+    """Train with a generator of three batches on one worker and of five on the other, in epochs of two steps."""
+    model = network()
+    first = model.get_weights()
+    batches = (batch_of(ctx.index, number) for number in range(3 + 2 * ctx.index))
+    model.fit(batches, steps_per_epoch=2, epochs=3, verbose=0)
+    return first, model.get_weights()
+
+
+@pytest.mark.slow
+def test_a_worker_whose_generator_ends_earlier_takes_the_steps_of_the_others(spark):
+    for first, last in run(spark, generate, None).values():
+        model = network()
+        model.set_weights(first)
+        for number in range(5):
+            workers = (0, 1) if number < 3 else (1,)
+            x, y = map(np.concatenate, zip(*(batch_of(worker, number) for worker in workers), strict=True))
+            model.train_on_batch(x, y)
+        for mine, its in zip(model.get_weights(), last, strict=True):
+            np.testing.assert_allclose(mine, its, atol=2e-6)
 
 
 def stream(_, ctx):

@@ -16,8 +16,7 @@ MIRRORED = "Mirrored"
 MULTI_WORKER = "MultiWorkerMirrored"
 PARAMETER_SERVER = "ParameterServer"
 JAX = "JAX"
-ON_PAGE = (MULTI_WORKER, MIRRORED, NONE, PARAMETER_SERVER)
-COLUMNS = (*ON_PAGE, JAX)  # the last is compared with another process: docs/jax.md
+COLUMNS = (MULTI_WORKER, MIRRORED, NONE, PARAMETER_SERVER, JAX)
 SEVERAL_WORKERS = (MULTI_WORKER, JAX)  # of which each has rows of its own
 
 

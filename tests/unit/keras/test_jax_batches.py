@@ -11,7 +11,7 @@ from keras import tree
 from tensorflowonspark.errors import CheckpointError, SpecError
 from tensorflowonspark.keras import exchange
 from tensorflowonspark.keras.jax import batches, cluster, state
-from tensorflowonspark.keras.jax.batches import FirstBatch, agreed, equal_sized, padded, reads_data_for
+from tensorflowonspark.keras.jax.batches import ENDLESS, UNCOUNTED, OwnPass, agreed, equal_sized, padded, reads_data_for
 from tensorflowonspark.keras.jax.cluster import JaxCluster
 from tensorflowonspark.keras.jax.data import BatchAdapter, stacked, weighted
 from tensorflowonspark.node.feed.plan import plan_epoch
@@ -26,26 +26,29 @@ def agree(own, *others, group=1):
 
 
 def test_batches_get_the_size_of_the_largest():
-    unknown = FirstBatch(2, None, SHAPES, uncounted=True)
-    assert agree(FirstBatch(7, 3, SHAPES), FirstBatch(8, 3, SHAPES)) == (8, False)
-    assert agree(FirstBatch(7, 3, SHAPES), FirstBatch(8, 3, SHAPES), unknown) == (8, True)
+    own, other = (OwnPass(3, rows=rows, shapes=SHAPES) for rows in (7, 8))
+    assert agree(own, other) == 8
+    assert agree(own, other, OwnPass(None, rows=2, shapes=SHAPES)) == 8  # its feed gives it as many steps
 
 
 @pytest.mark.parametrize(
     ("other", "told"),
     [
-        (FirstBatch(8, 4, SHAPES), r"numbers of steps \(worker 0: 3, worker 1: 4\): use ctx.dataset"),
-        (FirstBatch(8, 3, (((4,), "float32"),)), "shapes and types"),
+        (OwnPass(4, rows=8, shapes=SHAPES), r"numbers of steps \(worker 0: 3, worker 1: 4\): use ctx.dataset"),
+        (OwnPass(ENDLESS, rows=8, shapes=SHAPES), r"numbers of steps \(worker 0: 3, worker 1: endless\)"),
+        (OwnPass(UNCOUNTED, rows=8, shapes=SHAPES), r"numbers of steps \(worker 0: 3, worker 1: uncounted\)"),
+        (OwnPass(3, 2, rows=8, shapes=SHAPES), r"steps in an epoch \(worker 0: all, worker 1: 2\)"),
+        (OwnPass(3, rows=8, shapes=(((4,), "float32"),)), "shapes and types"),
     ],
 )
 def test_workers_whose_data_differ_are_refused(other, told):
     with pytest.raises(SpecError, match=told):
-        agree(FirstBatch(8, 3, SHAPES), other)
+        agree(OwnPass(3, rows=8, shapes=SHAPES), other)
 
 
 def test_workers_that_share_a_part_of_a_batch_need_the_same_rows():
-    one, two = FirstBatch(8, 3, SHAPES, contents=1), FirstBatch(8, 3, SHAPES, contents=2)
-    assert agree(one, one, two, two, group=2) == (8, False)
+    one, two = (OwnPass(3, rows=8, shapes=SHAPES, contents=contents) for contents in (1, 2))
+    assert agree(one, one, two, two, group=2) == 8
     with pytest.raises(SpecError, match=r"divides a batch into 1, for 2 workers.*DeviceMesh\(\(2,\), \('batch',\)\)"):
         agree(one, two, group=2)
 
@@ -73,12 +76,12 @@ def test_all_batches_of_a_feed_are_equal_on_jax():
 def test_batches_that_change_their_shape_are_refused():
     pytest.importorskip("jax")
     narrow, wide = ((np.zeros((2, width), np.float32), np.zeros(2, np.float32)) for width in (3, 4))
-    with mock.patch.object(batches, "_begin", return_value=(2, False)):
-        assert [each[2].tolist() for each in equal_sized([narrow, narrow], 2, uncounted=False)] == [[1, 1]] * 2
+    with mock.patch.object(batches, "_begin", return_value=2):
+        assert [each[2].tolist() for each in equal_sized([narrow, narrow], OwnPass(2))] == [[1, 1]] * 2
         with pytest.raises(SpecError, match=r"batch 1 are .*\(4,\).* and those of the first one .*\(3,\)"):
-            list(equal_sized([narrow, wide], 2, uncounted=False))
+            list(equal_sized([narrow, wide], OwnPass(2)))
         with pytest.raises(SpecError, match="dict on several workers|and no sparse ones"):
-            list(equal_sized([(SimpleNamespace(shape=(2, 3)), np.zeros(2))], 2, uncounted=False))
+            list(equal_sized([(SimpleNamespace(shape=(2, 3)), np.zeros(2))], OwnPass(2)))
 
 
 def test_workers_with_fewer_batches_take_batches_of_padding(monkeypatch):
@@ -86,27 +89,37 @@ def test_workers_with_fewer_batches_take_batches_of_padding(monkeypatch):
     own = [(np.full((2, 3), n), np.full(2, n)) for n in range(3)]
     monkeypatch.setattr(batches, "_for_devices", lambda rows: rows)
     with (
-        mock.patch.object(batches, "_begin", return_value=(2, True)),
-        mock.patch.object(batches, "combine", lambda _, own: [own, {3: (16, 5), 0: (2, 2)}[own[0]]]),
+        mock.patch.object(batches, "_begin", return_value=2),
+        mock.patch.object(batches, "combine", lambda _, own: [own, {2: (15, 5), 0: (2, 2)}[own[0]]]),
     ):
-        found = list(equal_sized(own, None, uncounted=True))
+        generated = iter(own)
+        found = [next(equal_sized(generated, OwnPass(UNCOUNTED)))]
+        assert len(list(generated)) == 2  # which Keras, that has taken one to build a model, puts behind that one
+        found = list(equal_sized(own, OwnPass(UNCOUNTED)))
     assert [each[1][0] for each in found] == [0, 1, 2] + [2] * 15
     assert [np.signbit(each[2]).all() for each in found] == [False] * 3 + [True] * 15
-    assert {len(each[2]) for each in found} == {5}  # the other worker has larger batches later
+    assert {len(each[2]) for each in found[1:]} == {5}  # the other worker has larger batches later
+    others = iter([(1, 2), (2, 2), (0, 0)])
+    with (  # the program ends an epoch after two steps: no more batches are read before these are taken
+        mock.patch.object(batches, "_begin", return_value=2),
+        mock.patch.object(batches, "combine", lambda _, own: [own, next(others)]),
+    ):
+        found = list(equal_sized(own, OwnPass(UNCOUNTED, per_epoch=2)))
+    assert [np.signbit(each[2]).all() for each in found] == [False] * 3 + [True]
     with (
-        mock.patch.object(batches, "_begin", return_value=(2, True)),
+        mock.patch.object(batches, "_begin", return_value=2),
         mock.patch.object(batches, "combine", return_value=[(1, 2), (2, 2)]),
         reads_data_for("fit", adds_weights=False),
         pytest.raises(SpecError, match="fewer batches than another"),
     ):
-        list(equal_sized(own[:1], None, uncounted=True))
+        list(equal_sized(own[:1], OwnPass(UNCOUNTED)))
 
 
 def test_a_batch_without_rows_is_one_of_padding():
     pytest.importorskip("jax")
     full, empty = ((np.ones((rows, 3)), np.ones(rows)) for rows in (2, 0))
-    with mock.patch.object(batches, "_begin", return_value=(2, False)):
-        found = list(equal_sized([empty, full, empty], 3, uncounted=False))
+    with mock.patch.object(batches, "_begin", return_value=2):
+        found = list(equal_sized([empty, full, empty], OwnPass(3)))
     assert [each[0].sum() for each in found] == [0, 6, 6]
     assert [np.signbit(each[2]).all() for each in found] == [True, False, True]
 

@@ -3,7 +3,8 @@
 JAX takes the batch of each process for one part of a batch of all, and all parts for equally large. It checks neither:
 with parts of different sizes, the processes compute different results, and nothing reports it. So when a pass over the
 data begins, the workers compare the shapes of their first batches and their numbers of steps. Smaller batches are
-padded to the size of the first with rows of weight -0.0, as feeds pad them (`padding` leaves them out).
+padded to the size of the first with rows of weight -0.0, as feeds pad them (`padding` leaves them out). Where the end of
+the data shows itself only when it is reached, the workers compare every few batches how many each has.
 """
 
 import zlib
@@ -19,6 +20,7 @@ from tensorflowonspark.errors import SpecError
 from tensorflowonspark.keras.session import session
 from tensorflowonspark.keras.workers import combine
 
+ENDLESS, UNCOUNTED = "endless", "uncounted"  # numbers of batches
 _BLOCK = 16  # batches of an uncounted pass, after which the workers compare how many they have
 _DIFFERENT = "on JAX all workers must take the same steps, with batches of one shape"
 
@@ -43,49 +45,52 @@ def reads_data_for(call: str, *, adds_weights: bool) -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class FirstBatch:
-    """A worker's first batch of a pass, which is compared with those of the others.
+class OwnPass:
+    """What a worker knows of its pass when it begins, which is compared with what the others know.
 
     Attributes
     ----------
+    steps : int, str or None
+        The number of batches; `ENDLESS`; `UNCOUNTED` if only the data shows where it ends; None if a feed tells that to
+        all workers alike.
+    per_epoch : int, optional
+        The number of steps after which the program ends an epoch.
     rows : int
-        Its number of rows; 0 if there is no batch.
-    steps : int or None
-        The number of batches in the pass, if it is known.
+        That of the first batch, or at least that of a feed's batches, from which a program may drop some; 0 if there is
+        no batch.
     shapes : tuple
-        Shape and dtype of each array, without the rows.
+        Shape and dtype of each array of the first batch, without the rows.
     contents : int
-        A checksum, if several workers must have the same rows; else 0.
-    uncounted : bool
-        Whether the pass ends where the data ends, which each worker finds out for itself.
+        A checksum of it, if several workers must have the same rows; else 0.
     """
 
-    rows: int
-    steps: int | None
-    shapes: tuple[tuple[tuple[int, ...], str], ...]
+    steps: int | str | None
+    per_epoch: int | None = None
+    rows: int = 0
+    shapes: tuple[tuple[tuple[int, ...], str], ...] = ()
     contents: int = 0
-    uncounted: bool = False
 
 
-def agreed(call: str, own: FirstBatch, group: int) -> tuple[int, bool]:
-    """Return on what all workers agree: the number of rows of each batch, and whether the pass of any is uncounted.
+def agreed(call: str, own: OwnPass, group: int) -> int:
+    """Return the number of rows of each batch, on which all workers agree.
 
     Parameters
     ----------
     call : str
         The method that begins the pass.
-    own : FirstBatch
-        This worker's batch.
+    own : OwnPass
+        What this worker has.
     group : int
         Number of consecutive workers that must have the same rows; 1 if each has its own.
 
     Raises
     ------
     SpecError
-        If the workers' batches do not fit together; the error names the workers, and what differs.
+        If the workers' passes do not fit together; the error names the workers, and what differs.
     """
     all_of = combine(f"model.{call}", own)
     _check_equal(call, "numbers of steps", [each.steps for each in all_of])
+    _check_equal(call, "steps in an epoch", [each.per_epoch or "all" for each in all_of])
     _check_equal(call, "shapes and types", [each.shapes for each in all_of])
     if not any(each.rows for each in all_of):
         raise SpecError(f"model.{call}: no worker has any batch")
@@ -98,7 +103,7 @@ def agreed(call: str, own: FirstBatch, group: int) -> tuple[int, bool]:
                 f"workers: DeviceMesh(({len(all_of)}, devices of each worker), ('batch', 'model')), or "
                 f"DeviceMesh(({len(all_of)},), ('batch',)) with variables divided along 'batch'"
             )
-    return max(int(each.rows) for each in all_of), any(each.uncounted for each in all_of)
+    return max(int(each.rows) for each in all_of)
 
 
 def _check_equal(call: str, what: str, values: list[Any]) -> None:
@@ -111,17 +116,15 @@ def _check_equal(call: str, what: str, values: list[Any]) -> None:
         )
 
 
-def equal_sized(batches: Iterable[Any], steps: int | None, *, uncounted: bool) -> Iterator[Any]:
+def equal_sized(batches: Iterable[Any], own: OwnPass) -> Iterator[Any]:
     """Yield a worker's batches with the number of rows on which all workers agree when the first one is there.
 
     Parameters
     ----------
     batches : iterable
         Those of a pass, as Keras's adapters yield them.
-    steps : int or None
-        Their number, if it is known.
-    uncounted : bool
-        Whether the pass ends where the data ends, of which no worker knows where that is.
+    own : OwnPass
+        Their number, and the least number of rows.
 
     Raises
     ------
@@ -135,10 +138,11 @@ def equal_sized(batches: Iterable[Any], steps: int | None, *, uncounted: bool) -
     first = [_with_weights(each, adds_weights) for each in islice(iterator, 1)]
     arrays = keras.tree.flatten(first)
     shapes = _shapes(arrays, call)
-    rows, uncounted = _begin(call, FirstBatch(_rows(arrays), steps, shapes, uncounted=uncounted), arrays)
+    own = replace(own, rows=max(own.rows, _rows(arrays)) if first else 0, shapes=shapes)
+    rows = _begin(call, own, arrays)
     rest = chain(first, (_with_weights(each, adds_weights) for each in iterator))
     batch: Any = first[0]
-    sized = _as_many(call, rest, rows) if uncounted else ((each, rows) for each in rest)
+    sized = _as_many(call, rest, own.per_epoch, rows) if own.steps == UNCOUNTED else ((each, rows) for each in rest)
     for number, (each, size) in enumerate(sized):
         arrays = keras.tree.flatten(each)
         if each is None or not _rows(arrays):
@@ -167,18 +171,23 @@ def _with_rows(batch: Any, size: int, call: str) -> Any:
     return padded(keras.tree, batch, rows, size, call) if rows < size else batch
 
 
-def _as_many(call: str, batches: Iterator[Any], rows: int) -> Iterator[tuple[Any, int]]:
+def _as_many(call: str, batches: Iterator[Any], per_epoch: int | None, rows: int) -> Iterator[tuple[Any, int]]:
     """Yield a worker's batches, and None for each further batch of the worker that has most; with the rows of each."""
     import keras
 
-    counts = [_BLOCK]
-    while max(counts) == _BLOCK:
-        block = list(islice(batches, _BLOCK))
+    yield next(batches), rows  # alone: Keras takes it to build a model, and a generator can't give it back
+    most = min(_BLOCK, per_epoch or _BLOCK)
+    size = most - 1 or most
+    while True:
+        block = list(islice(batches, size))
         own = max((_rows(keras.tree.flatten(each)) for each in block), default=0)
         found = combine(f"model.{call}", (len(block), own))
-        counts = [each[0] for each in found]
-        rows = max(rows, _for_devices(max(each[1] for each in found)))
-        yield from ((each, rows) for each in [*block, *[None] * (max(counts) - len(block))])
+        longest = max(count for count, _ in found)
+        rows = max(rows, _for_devices(max(each for _, each in found)))
+        yield from ((each, rows) for each in [*block, *[None] * (longest - len(block))])
+        if longest < size:
+            return
+        size = most
 
 
 def _padding(batch: Any, call: str) -> Any:
@@ -219,16 +228,15 @@ def _shapes(arrays: Iterable[Any], call: str) -> tuple[tuple[tuple[int, ...], st
     return tuple((tuple(each.shape[1:]), str(each.dtype)) for each in arrays)
 
 
-def _begin(call: str, own: FirstBatch, arrays: list[Any]) -> tuple[int, bool]:
-    """Return the rows of all batches of a pass, and whether it is uncounted."""
+def _begin(call: str, own: OwnPass, arrays: list[Any]) -> int:
+    """Return the rows of all batches of a pass."""
     import jax
     import keras
 
     replicas, processes = keras.distribution.distribution().num_model_replicas, jax.process_count()
     group = max(1, processes // replicas)
     own = replace(own, contents=_checksum(arrays)) if group > 1 else own
-    rows, uncounted = agreed(call, own, group)
-    return _for_devices(rows), uncounted
+    return _for_devices(agreed(call, own, group))
 
 
 def _for_devices(rows: int) -> int:

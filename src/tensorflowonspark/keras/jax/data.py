@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from tensorflowonspark.errors import SpecError
-from tensorflowonspark.keras.feed_tracking import PassLength, pass_length
+from tensorflowonspark.keras.feed_tracking import PassLength, batch_rows, pass_length
 from tensorflowonspark.keras.hooks import wrap
-from tensorflowonspark.keras.jax.batches import equal_sized
+from tensorflowonspark.keras.jax.batches import ENDLESS, UNCOUNTED, OwnPass, equal_sized
 from tensorflowonspark.keras.jax.cluster import current, trains_together
 from tensorflowonspark.keras.session import session
 
@@ -171,8 +171,10 @@ class BatchAdapter:
         self._adapter = adapter
         self._class_weight = class_weight
         self._several = several
-        self._steps_per_epoch = steps_per_epoch
         self.pass_length = pass_length(data) if is_dataset(data) else getattr(adapter, "pass_length", None)
+        if several:
+            steps = _steps(adapter, data, self.pass_length)
+            self._own = OwnPass(steps, steps_per_epoch, batch_rows(data) if is_dataset(data) else 0)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._adapter, name)
@@ -189,10 +191,17 @@ class BatchAdapter:
         if self._class_weight is not None:
             batches = (weighted(each, self._class_weight) for each in batches)
         if self._several:
-            steps = self._adapter.num_batches
-            uncounted = steps is None and self._steps_per_epoch is None and self.pass_length is None
-            batches = equal_sized(batches, steps, uncounted=uncounted)
+            batches = equal_sized(batches, self._own)
         return stacked(batches, super_batch) if super_batch else batches
+
+
+def _steps(adapter: Any, data: Any, length: PassLength | None) -> int | str | None:
+    """Return the number of batches in a pass, as in `OwnPass`."""
+    if adapter.num_batches is not None:
+        return int(adapter.num_batches)
+    if length is not None:
+        return None
+    return ENDLESS if is_dataset(data) and data.cardinality() == -1 else UNCOUNTED  # tf.data.INFINITE_CARDINALITY
 
 
 def stacked(batches: Iterator[Any], count: int) -> Iterator[Any]:

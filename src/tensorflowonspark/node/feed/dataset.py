@@ -17,7 +17,7 @@ import pyarrow as pa
 import tensorflow as tf
 
 from tensorflowonspark.columns import Array, Kind, Ragged, zeros
-from tensorflowonspark.keras.feed_tracking import note_length, state_pass
+from tensorflowonspark.keras.feed_tracking import note_batch_rows, note_length, state_pass
 from tensorflowonspark.keras.provenance import SHARE, add_source
 from tensorflowonspark.keras.shards import mark_shard
 from tensorflowonspark.node.feed.pace import Measure
@@ -59,6 +59,7 @@ def make_dataset(passes: Passes, measure: Measure | None = None) -> tf.data.Data
             dataset = dataset.concatenate(_empty_batches(passes.steps - passes.plan.own_steps, selection))
         dataset = dataset.apply(tf.data.experimental.assert_cardinality(passes.steps))
     dataset = mark_shard(dataset).prefetch(_PREFETCH_BATCHES)
+    note_batch_rows(dataset, batch_rows)
     if passes.arrive:
         note_length(dataset, passes)
     return dataset
