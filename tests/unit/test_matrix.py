@@ -203,8 +203,7 @@ def columns(tmp_path, monkeypatch):
 
 
 def test_columns_for_tomorrow_fail_nothing_and_tell_what_has_changed(columns, capsys, monkeypatch):
-    text = columns(TOMORROW)
-    assert "Not measured yet" in text  # only one column could be measured
+    assert "Not measured yet" in columns(TOMORROW, "--short")
     output = capsys.readouterr().out
     assert "candidate: passed: 33 tests" in output
     assert "candidate: page.md has no results of it" in output
@@ -212,9 +211,12 @@ def test_columns_for_tomorrow_fail_nothing_and_tell_what_has_changed(columns, ca
 
     monkeypatch.setattr(tomorrow, "newest", lambda _name, _python: "2.22.0rc0")
     whole = Result(**{**vars(TOMORROW), "more": {tomorrow._SUITE: "none: 800 passed | 1 failed"}})
-    text = columns(whole)
-    assert "Measured on 2026-11-26" in text
+    text = columns(whole, "candidate")
+    assert "|  | candidate | nightly |\n|---|---|---|\n| Python | 3.12.1 | not measured |\n" in text
+    later = Result(**{**vars(whole), "date": "2026-11-27"})
+    text = columns(later, "nightly")
     assert "|  | candidate | nightly |\n|---|---|---|\n| Python | 3.12.1 | 3.12.1 |\n" in text
+    assert "| measured on | 2026-11-26 | 2026-11-27 |" in text
     assert "| Keras's own suite | none: 800 passed / 1 failed | none: 800 passed / 1 failed |" in text
     assert text.endswith("\n\nafter\n")
     capsys.readouterr()

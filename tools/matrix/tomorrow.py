@@ -17,7 +17,8 @@ from tools.matrix.running import run
 __all__ = ["changes", "publish", "requirements", "run_columns"]
 
 _BEGIN, _END = "<!-- next: begin -->", "<!-- next: end -->"
-_SHORT_SET, _TABLE, _SUITE = "the short set", "a quarter of the table of [Keras](keras.md)", "Keras's own suite"
+_DATE = "measured on"
+_SHORT_SET, _TABLE, _SUITE = "the short set", "a quarter of [Keras](keras.md), with JAX", "Keras's own suite"
 _PACKAGES = {
     "Python": ("python",),
     "Spark": ("pyspark",),
@@ -29,7 +30,7 @@ _PACKAGES = {
 
 
 def run_columns(names: Sequence[str], current: str, directory: Path, *, short: bool) -> int:
-    """Run columns and report their results; write the page if all of their tests have run.
+    """Run columns and report their results; write those on the page whose tests have all run.
 
     Parameters
     ----------
@@ -54,8 +55,8 @@ def run_columns(names: Sequence[str], current: str, directory: Path, *, short: b
         print(f"{name}: {results[name]}")
         for line in changes(PAGE.read_text(), name, results[name]):
             print(line, flush=True)
-    if not short and set(results) == set(NEXT) and all(each.versions for each in results.values()):
-        publish(results)
+    if not short:
+        publish({name: each for name, each in results.items() if each.versions})
     return 0
 
 
@@ -95,13 +96,16 @@ def requirements(name: str, version: str) -> tuple[list[str], list[str]]:
 
 
 def publish(results: Mapping[str, Result]) -> None:
-    """Write the columns between their marks on the page."""
-    facts = {name: _facts(result) for name, result in results.items()}
+    """Write columns between their marks on the page; others stay as they are there."""
+    there = PAGE.read_text()
+    facts = {
+        name: {**_facts(results[name]), _DATE: results[name].date} if name in results else _column(there, name)
+        for name in NEXT
+    }
     names = list(dict.fromkeys(fact for of in facts.values() for fact in of))
-    lines = [["", *results], ["---"] * (len(results) + 1)]
-    lines += [[fact, *(of.get(fact, "") for of in facts.values())] for fact in names]
-    measured = f'Measured on {min(each.date for each in results.values())} with `make matrix ARGS="--next"`.'
-    write_between(_BEGIN, _END, "\n\n".join([measured, rows(lines)]))
+    lines = [["", *facts], ["---"] * (len(facts) + 1)]
+    lines += [[fact, *(of.get(fact) or "not measured" for of in facts.values())] for fact in names]
+    write_between(_BEGIN, _END, "\n\n".join(['By `make matrix ARGS="--next"`:', rows(lines)]))
 
 
 def changes(page: str, name: str, result: Result) -> Iterator[str]:
@@ -140,4 +144,4 @@ def _column(page: str, name: str) -> dict[str, str]:
     if not cells or name not in cells[0]:
         return {}
     place = cells[0].index(name) + len(cells[1]) - len(cells[0])  # the first cell of the head is empty
-    return {line[0]: line[place] for line in cells[1:] if len(line) > place}
+    return {line[0]: line[place] for line in cells[1:] if len(line) > place and not line[0].startswith("-")}

@@ -56,9 +56,10 @@ _LEGEND = """## How to read the tables
 
 `MultiWorkerMirrored` is two nodes with one device each, `Mirrored` one node with two devices, `no strategy` one node,
 `ParameterServer` a chief, a parameter server and a worker, and [`JAX`](jax.md) two nodes of Keras on JAX, which are
-compared with one process of Keras on JAX. All rows come from a DataFrame. The last batch of each training has three rows, which two replicas can't share evenly; of the rows to evaluate on, one worker has
-7 and the other 24. Three workers, a batch size that they can't share evenly, and workers without rows have a test of
-their own (`tests/cluster/keras/test_uneven_batches.py`).
+compared with one process of Keras on JAX. All rows come from a DataFrame. The last batch of each training has three
+rows, which two replicas can't share evenly; of the rows to evaluate on, one worker has 7 and the other 24. Three
+workers, a batch size that they can't share evenly, and workers without rows have a test of their own
+(`tests/cluster/keras/test_uneven_batches.py`).
 """
 
 

@@ -3,8 +3,8 @@
 JAX takes the batch of each process for one part of a batch of all, and all parts for equally large. It checks neither:
 with parts of different sizes, the processes compute different results, and nothing reports it. So when a pass over the
 data begins, the workers compare the shapes of their first batches and their numbers of steps. Smaller batches are
-padded to the size of the first with rows of weight -0.0, as feeds pad them (`padding` leaves them out). Where the end of
-the data shows itself only when it is reached, the workers compare every few batches how many each has.
+padded to the size of the first with rows of weight -0.0, as feeds pad them (`padding` leaves them out). Where the end
+of the data shows itself only when it is reached, the workers compare every few batches how many each has.
 """
 
 import zlib
