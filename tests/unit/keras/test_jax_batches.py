@@ -115,6 +115,15 @@ def test_workers_with_fewer_batches_take_batches_of_padding(monkeypatch):
         list(equal_sized(own[:1], OwnPass(UNCOUNTED)))
 
 
+def test_batches_of_which_a_program_drops_rows_have_the_size_of_the_feed():
+    pytest.importorskip("jax")
+    own = [(np.ones((rows, 3)), np.ones(rows)) for rows in (2, 5)]
+    with mock.patch.object(batches, "_begin", lambda _call, own, _arrays: own.rows):
+        assert [len(each[2]) for each in equal_sized(own, OwnPass(2, rows=6))] == [6, 6]
+        with pytest.raises(SpecError, match="batch 1 has 5 rows, and the first one 2"):
+            list(equal_sized(own, OwnPass(2)))
+
+
 def test_a_batch_without_rows_is_one_of_padding():
     pytest.importorskip("jax")
     full, empty = ((np.ones((rows, 3)), np.ones(rows)) for rows in (2, 0))

@@ -174,7 +174,9 @@ class BatchAdapter:
         self.pass_length = pass_length(data) if is_dataset(data) else getattr(adapter, "pass_length", None)
         if several:
             steps = _steps(adapter, data, self.pass_length)
-            self._own = OwnPass(steps, steps_per_epoch, batch_rows(data) if is_dataset(data) else 0)
+            # A map may drop rows of a feed's batches. Where a program makes other batches, their number is not known.
+            rows = batch_rows(data) if is_dataset(data) and steps != UNCOUNTED else 0
+            self._own = OwnPass(steps, steps_per_epoch, rows)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._adapter, name)
