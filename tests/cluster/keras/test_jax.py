@@ -204,6 +204,7 @@ def train_with_callbacks(directory, ctx):
             f"{directory}/{{epoch}}-{{batch}}.weights.h5", save_weights_only=True, save_freq=3
         ),
         keras.callbacks.CSVLogger(f"{directory}/log.csv"),
+        keras.callbacks.OrbaxCheckpoint(f"{directory}/orbax", save_freq="epoch", max_to_keep=2),
     )
     with contextlib.suppress(InterruptedError):
         fit(keras.callbacks.BackupAndRestore(f"{directory}/backup"), Breaks())
@@ -234,6 +235,10 @@ def test_callbacks_write_once_and_a_backup_resumes_all_workers(spark, tmp_path):
     names = {path.name for path in tmp_path.iterdir()}
     assert {"1.keras", "4.keras", "1-3.weights.h5", "log.csv"} <= names
     assert len((tmp_path / "log.csv").read_text().splitlines()) == 5  # the header, and one line for each epoch
+    # Both workers write their parts of one checkpoint.
+    kept = [path for path in (tmp_path / "orbax").iterdir() if (path / "_CHECKPOINT_METADATA").exists()]
+    assert len(kept) == 2
+    assert all((path / "pytree" / f"ocdbt.process_{worker}").is_dir() for path in kept for worker in range(2))
 
 
 def refused(args, ctx):

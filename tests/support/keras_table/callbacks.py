@@ -172,7 +172,7 @@ def scheduler(column):
     return trained(column, callbacks=[keras.callbacks.LearningRateScheduler(lambda epoch: 0.1 / (epoch + 1))])
 
 
-@cell("Callbacks", "OrbaxCheckpoint, whose package the tests do not have", columns=())
+@cell("Callbacks", "OrbaxCheckpoint", columns=())  # see test_jax.py
 def orbax(column):
     return trained(column, callbacks=[keras.callbacks.OrbaxCheckpoint(str(column.place()))])
 
