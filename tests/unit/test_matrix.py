@@ -213,6 +213,8 @@ def test_columns_for_tomorrow_fail_nothing_and_tell_what_has_changed(columns, ca
     whole = Result(**{**vars(TOMORROW), "more": {tomorrow._SUITE: "none: 800 passed | 1 failed"}})
     text = columns(whole, "candidate")
     assert "|  | candidate | nightly |\n|---|---|---|\n| Python | 3.12.1 | not measured |\n" in text
+    columns(TOMORROW, "nightly", "--short")
+    assert "nightly: page.md has no results of it" in capsys.readouterr().out
     later = Result(**{**vars(whole), "date": "2026-11-27"})
     text = columns(later, "nightly")
     assert "|  | candidate | nightly |\n|---|---|---|\n| Python | 3.12.1 | 3.12.1 |\n" in text

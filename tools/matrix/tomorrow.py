@@ -17,7 +17,7 @@ from tools.matrix.running import run
 __all__ = ["changes", "publish", "requirements", "run_columns"]
 
 _BEGIN, _END = "<!-- next: begin -->", "<!-- next: end -->"
-_DATE = "measured on"
+_DATE, _NOT_MEASURED = "measured on", "not measured"
 _SHORT_SET, _TABLE, _SUITE = "the short set", "a quarter of [Keras](keras.md), with JAX", "Keras's own suite"
 _PACKAGES = {
     "Python": ("python",),
@@ -55,8 +55,9 @@ def run_columns(names: Sequence[str], current: str, directory: Path, *, short: b
         print(f"{name}: {results[name]}")
         for line in changes(PAGE.read_text(), name, results[name]):
             print(line, flush=True)
-    if not short:
-        publish({name: each for name, each in results.items() if each.versions})
+    measured = {name: each for name, each in results.items() if each.versions}
+    if measured and not short:
+        publish(measured)
     return 0
 
 
@@ -104,7 +105,7 @@ def publish(results: Mapping[str, Result]) -> None:
     }
     names = list(dict.fromkeys(fact for of in facts.values() for fact in of))
     lines = [["", *facts], ["---"] * (len(facts) + 1)]
-    lines += [[fact, *(of.get(fact) or "not measured" for of in facts.values())] for fact in names]
+    lines += [[fact, *(of.get(fact, _NOT_MEASURED) for of in facts.values())] for fact in names]
     write_between(_BEGIN, _END, "\n\n".join(['By `make matrix ARGS="--next"`:', rows(lines)]))
 
 
@@ -144,4 +145,4 @@ def _column(page: str, name: str) -> dict[str, str]:
     if not cells or name not in cells[0]:
         return {}
     place = cells[0].index(name) + len(cells[1]) - len(cells[0])  # the first cell of the head is empty
-    return {line[0]: line[place] for line in cells[1:] if len(line) > place and not line[0].startswith("-")}
+    return {line[0]: line[place] for line in cells[1:] if len(line) > place and line[place] != _NOT_MEASURED}

@@ -97,7 +97,7 @@ def note_batch_rows(dataset: Any, rows: int) -> None:
 
 
 def batch_rows(dataset: Any) -> int:
-    """Return the most rows that a batch of those feeds has of which a dataset is made; 0 if it is made of none."""
+    """Return how many rows the largest batch of a feed has from which a dataset is made; 0 if it reads no feed."""
     return max([int(getattr(dataset, _ROWS, 0)), *map(batch_rows, _inputs(dataset) or ())])
 
 
@@ -110,7 +110,7 @@ def drops_rows(dataset: Any) -> bool:
 
 
 def _inputs(dataset: Any) -> list[Any] | None:
-    """Return the datasets that a dataset is made of directly; None if it does not tell."""
+    """Return the datasets that a dataset is made of directly; None if it has no such list."""
     try:
         return list(dataset._inputs())
     except (AttributeError, NotImplementedError):

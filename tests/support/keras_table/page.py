@@ -51,7 +51,7 @@ _LEGEND = """## How to read the tables
 |---|---|
 | ✓ | equal to one process: weights, history, metrics, predictions; for datasets, the rows that reach a step |
 | refused | an error before the first step, which says what to do instead; the number links to the reason |
-| differs | a difference in Keras itself; the number links to the reason |
+| differs | a difference that Keras, TensorFlow or JAX itself makes; the number links to the reason |
 | — | not applicable, or not tried |
 
 `MultiWorkerMirrored` is two nodes with one device each, `Mirrored` one node with two devices, `no strategy` one node,
@@ -123,7 +123,7 @@ def shown(text):
             group = line.removeprefix("### ")
         elif group and line.startswith("| ") and not line.startswith("| |"):
             name, *marks = [part.strip() for part in re.split(r"(?<!\\)\|", line)[1:-1]]
-            for column, mark in zip(COLUMNS, marks, strict=False):
+            for column, mark in zip(COLUMNS, marks, strict=True):
                 number = re.search(r"\[(\d+)\]", mark)
                 kind, why = notes[number[1]] if number else ({"✓": EQUAL}.get(mark, mark), "")
                 found[keys.get((group, name), name), column] = Verdict(kind, _plain(why))

@@ -11,7 +11,15 @@ from keras import tree
 from tensorflowonspark.errors import CheckpointError, SpecError
 from tensorflowonspark.keras import exchange
 from tensorflowonspark.keras.jax import batches, cluster, state
-from tensorflowonspark.keras.jax.batches import ENDLESS, UNCOUNTED, OwnPass, agreed, equal_sized, padded, reads_data_for
+from tensorflowonspark.keras.jax.batches import (
+    ENDLESS,
+    UNCOUNTED,
+    WorkerPass,
+    agreed,
+    equal_sized,
+    padded,
+    reads_data_for,
+)
 from tensorflowonspark.keras.jax.cluster import JaxCluster
 from tensorflowonspark.keras.jax.data import BatchAdapter, stacked, weighted
 from tensorflowonspark.node.feed.plan import plan_epoch
@@ -26,28 +34,28 @@ def agree(own, *others, group=1):
 
 
 def test_batches_get_the_size_of_the_largest():
-    own, other = (OwnPass(3, rows=rows, shapes=SHAPES) for rows in (7, 8))
+    own, other = (WorkerPass(3, rows=rows, shapes=SHAPES) for rows in (7, 8))
     assert agree(own, other) == 8
-    assert agree(own, other, OwnPass(None, rows=2, shapes=SHAPES)) == 8  # its feed gives it as many steps
+    assert agree(own, other, WorkerPass(None, rows=2, shapes=SHAPES)) == 8  # its feed gives it as many steps
 
 
 @pytest.mark.parametrize(
     ("other", "told"),
     [
-        (OwnPass(4, rows=8, shapes=SHAPES), r"numbers of steps \(worker 0: 3, worker 1: 4\): use ctx.dataset"),
-        (OwnPass(ENDLESS, rows=8, shapes=SHAPES), r"numbers of steps \(worker 0: 3, worker 1: endless\)"),
-        (OwnPass(UNCOUNTED, rows=8, shapes=SHAPES), r"numbers of steps \(worker 0: 3, worker 1: uncounted\)"),
-        (OwnPass(3, 2, rows=8, shapes=SHAPES), r"steps in an epoch \(worker 0: all, worker 1: 2\)"),
-        (OwnPass(3, rows=8, shapes=(((4,), "float32"),)), "shapes and types"),
+        (WorkerPass(4, rows=8, shapes=SHAPES), r"numbers of steps \(worker 0: 3, worker 1: 4\): use ctx.dataset"),
+        (WorkerPass(ENDLESS, rows=8, shapes=SHAPES), r"numbers of steps \(worker 0: 3, worker 1: endless\)"),
+        (WorkerPass(UNCOUNTED, rows=8, shapes=SHAPES), r"numbers of steps \(worker 0: 3, worker 1: uncounted\)"),
+        (WorkerPass(3, 2, rows=8, shapes=SHAPES), r"steps in an epoch \(worker 0: all, worker 1: 2\)"),
+        (WorkerPass(3, rows=8, shapes=(((4,), "float32"),)), "shapes and types"),
     ],
 )
 def test_workers_whose_data_differ_are_refused(other, told):
     with pytest.raises(SpecError, match=told):
-        agree(OwnPass(3, rows=8, shapes=SHAPES), other)
+        agree(WorkerPass(3, rows=8, shapes=SHAPES), other)
 
 
 def test_workers_that_share_a_part_of_a_batch_need_the_same_rows():
-    one, two = (OwnPass(3, rows=8, shapes=SHAPES, contents=contents) for contents in (1, 2))
+    one, two = (WorkerPass(3, rows=8, shapes=SHAPES, contents=contents) for contents in (1, 2))
     assert agree(one, one, two, two, group=2) == 8
     with pytest.raises(SpecError, match=r"divides a batch into 1, for 2 workers.*DeviceMesh\(\(2,\), \('batch',\)\)"):
         agree(one, two, group=2)
@@ -77,11 +85,11 @@ def test_batches_that_change_their_shape_are_refused():
     pytest.importorskip("jax")
     narrow, wide = ((np.zeros((2, width), np.float32), np.zeros(2, np.float32)) for width in (3, 4))
     with mock.patch.object(batches, "_begin", return_value=2):
-        assert [each[2].tolist() for each in equal_sized([narrow, narrow], OwnPass(2))] == [[1, 1]] * 2
+        assert [each[2].tolist() for each in equal_sized([narrow, narrow], WorkerPass(2))] == [[1, 1]] * 2
         with pytest.raises(SpecError, match=r"batch 1 are .*\(4,\).* and those of the first one .*\(3,\)"):
-            list(equal_sized([narrow, wide], OwnPass(2)))
+            list(equal_sized([narrow, wide], WorkerPass(2)))
         with pytest.raises(SpecError, match="dict on several workers|and no sparse ones"):
-            list(equal_sized([(SimpleNamespace(shape=(2, 3)), np.zeros(2))], OwnPass(2)))
+            list(equal_sized([(SimpleNamespace(shape=(2, 3)), np.zeros(2))], WorkerPass(2)))
 
 
 def test_workers_with_fewer_batches_take_batches_of_padding(monkeypatch):
@@ -93,9 +101,9 @@ def test_workers_with_fewer_batches_take_batches_of_padding(monkeypatch):
         mock.patch.object(batches, "combine", lambda _, own: [own, {2: (15, 5), 0: (2, 2)}[own[0]]]),
     ):
         generated = iter(own)
-        found = [next(equal_sized(generated, OwnPass(UNCOUNTED)))]
+        found = [next(equal_sized(generated, WorkerPass(UNCOUNTED)))]
         assert len(list(generated)) == 2  # which Keras, that has taken one to build a model, puts behind that one
-        found = list(equal_sized(own, OwnPass(UNCOUNTED)))
+        found = list(equal_sized(own, WorkerPass(UNCOUNTED)))
     assert [each[1][0] for each in found] == [0, 1, 2] + [2] * 15
     assert [np.signbit(each[2]).all() for each in found] == [False] * 3 + [True] * 15
     assert {len(each[2]) for each in found[1:]} == {5}  # the other worker has larger batches later
@@ -104,7 +112,7 @@ def test_workers_with_fewer_batches_take_batches_of_padding(monkeypatch):
         mock.patch.object(batches, "_begin", return_value=2),
         mock.patch.object(batches, "combine", lambda _, own: [own, next(others)]),
     ):
-        found = list(equal_sized(own, OwnPass(UNCOUNTED, per_epoch=2)))
+        found = list(equal_sized(own, WorkerPass(UNCOUNTED, per_epoch=2)))
     assert [np.signbit(each[2]).all() for each in found] == [False] * 3 + [True]
     with (
         mock.patch.object(batches, "_begin", return_value=2),
@@ -112,23 +120,23 @@ def test_workers_with_fewer_batches_take_batches_of_padding(monkeypatch):
         reads_data_for("fit", adds_weights=False),
         pytest.raises(SpecError, match="fewer batches than another"),
     ):
-        list(equal_sized(own[:1], OwnPass(UNCOUNTED)))
+        list(equal_sized(own[:1], WorkerPass(UNCOUNTED)))
 
 
 def test_batches_of_which_a_program_drops_rows_have_the_size_of_the_feed():
     pytest.importorskip("jax")
     own = [(np.ones((rows, 3)), np.ones(rows)) for rows in (2, 5)]
     with mock.patch.object(batches, "_begin", lambda _call, own, _arrays: own.rows):
-        assert [len(each[2]) for each in equal_sized(own, OwnPass(2, rows=6))] == [6, 6]
+        assert [len(each[2]) for each in equal_sized(own, WorkerPass(2, rows=6))] == [6, 6]
         with pytest.raises(SpecError, match="batch 1 has 5 rows, and the first one 2"):
-            list(equal_sized(own, OwnPass(2)))
+            list(equal_sized(own, WorkerPass(2)))
 
 
 def test_a_batch_without_rows_is_one_of_padding():
     pytest.importorskip("jax")
     full, empty = ((np.ones((rows, 3)), np.ones(rows)) for rows in (2, 0))
     with mock.patch.object(batches, "_begin", return_value=2):
-        found = list(equal_sized([empty, full, empty], OwnPass(3)))
+        found = list(equal_sized([empty, full, empty], WorkerPass(3)))
     assert [each[0].sum() for each in found] == [0, 6, 6]
     assert [np.signbit(each[2]).all() for each in found] == [True, False, True]
 

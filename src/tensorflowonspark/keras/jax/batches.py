@@ -45,19 +45,19 @@ def reads_data_for(call: str, *, adds_weights: bool) -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class OwnPass:
-    """What a worker knows of its pass when it begins, which is compared with what the others know.
+class WorkerPass:
+    """A worker's pass over its data, as far as it is known when the pass begins; compared with those of the others.
 
     Attributes
     ----------
     steps : int, str or None
-        The number of batches; `ENDLESS`; `UNCOUNTED` if only the data shows where it ends; None if a feed tells that to
-        all workers alike.
+        The number of batches; `ENDLESS`; `UNCOUNTED` if only the data shows where it ends; None as long as rows of a
+        feed arrive, which gives all workers the same number.
     per_epoch : int, optional
         The number of steps after which the program ends an epoch.
     rows : int
-        That of the first batch, or at least that of a feed's batches, from which a program may drop some; 0 if there is
-        no batch.
+        The rows that a batch needs: those of the first batch, or those of the feed's batches if these are more, since
+        the program may have dropped some; 0 if there is no batch.
     shapes : tuple
         Shape and dtype of each array of the first batch, without the rows.
     contents : int
@@ -71,15 +71,15 @@ class OwnPass:
     contents: int = 0
 
 
-def agreed(call: str, own: OwnPass, group: int) -> int:
+def agreed(call: str, own: WorkerPass, group: int) -> int:
     """Return the number of rows of each batch, on which all workers agree.
 
     Parameters
     ----------
     call : str
         The method that begins the pass.
-    own : OwnPass
-        What this worker has.
+    own : WorkerPass
+        The pass of this worker.
     group : int
         Number of consecutive workers that must have the same rows; 1 if each has its own.
 
@@ -116,15 +116,15 @@ def _check_equal(call: str, what: str, values: list[Any]) -> None:
         )
 
 
-def equal_sized(batches: Iterable[Any], own: OwnPass) -> Iterator[Any]:
+def equal_sized(batches: Iterable[Any], own: WorkerPass) -> Iterator[Any]:
     """Yield a worker's batches with the number of rows on which all workers agree when the first one is there.
 
     Parameters
     ----------
     batches : iterable
         Those of a pass, as Keras's adapters yield them.
-    own : OwnPass
-        Their number, and the least number of rows.
+    own : WorkerPass
+        What is known of the pass before its first batch is read.
 
     Raises
     ------
@@ -177,7 +177,7 @@ def _as_many(call: str, batches: Iterator[Any], per_epoch: int | None, rows: int
 
     yield next(batches), rows  # alone: Keras takes it to build a model, and a generator can't give it back
     most = min(_BLOCK, per_epoch or _BLOCK)
-    size = most - 1 or most
+    size = most - 1 or most  # what the first batch leaves of its block
     while True:
         block = list(islice(batches, size))
         own = max((_rows(keras.tree.flatten(each)) for each in block), default=0)
@@ -228,7 +228,7 @@ def _shapes(arrays: Iterable[Any], call: str) -> tuple[tuple[tuple[int, ...], st
     return tuple((tuple(each.shape[1:]), str(each.dtype)) for each in arrays)
 
 
-def _begin(call: str, own: OwnPass, arrays: list[Any]) -> int:
+def _begin(call: str, own: WorkerPass, arrays: list[Any]) -> int:
     """Return the rows of all batches of a pass."""
     import jax
     import keras

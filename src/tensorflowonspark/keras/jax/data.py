@@ -17,7 +17,7 @@ import numpy as np
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.keras.feed_tracking import PassLength, batch_rows, pass_length
 from tensorflowonspark.keras.hooks import wrap
-from tensorflowonspark.keras.jax.batches import ENDLESS, UNCOUNTED, OwnPass, equal_sized
+from tensorflowonspark.keras.jax.batches import ENDLESS, UNCOUNTED, WorkerPass, equal_sized
 from tensorflowonspark.keras.jax.cluster import current, trains_together
 from tensorflowonspark.keras.session import session
 
@@ -170,13 +170,13 @@ class BatchAdapter:
     ) -> None:
         self._adapter = adapter
         self._class_weight = class_weight
-        self._several = several
+        self._pass: WorkerPass | None = None
         self.pass_length = pass_length(data) if is_dataset(data) else getattr(adapter, "pass_length", None)
         if several:
             steps = _steps(adapter, data, self.pass_length)
             # A map may drop rows of a feed's batches. Where a program makes other batches, their number is not known.
             rows = batch_rows(data) if is_dataset(data) and steps != UNCOUNTED else 0
-            self._own = OwnPass(steps, steps_per_epoch, rows)
+            self._pass = WorkerPass(steps, steps_per_epoch, rows)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._adapter, name)
@@ -192,13 +192,13 @@ class BatchAdapter:
         batches = self._adapter.get_jax_iterator()
         if self._class_weight is not None:
             batches = (weighted(each, self._class_weight) for each in batches)
-        if self._several:
-            batches = equal_sized(batches, self._own)
+        if self._pass is not None:
+            batches = equal_sized(batches, self._pass)
         return stacked(batches, super_batch) if super_batch else batches
 
 
 def _steps(adapter: Any, data: Any, length: PassLength | None) -> int | str | None:
-    """Return the number of batches in a pass, as in `OwnPass`."""
+    """Return the number of batches in a pass, as in `WorkerPass`."""
     if adapter.num_batches is not None:
         return int(adapter.num_batches)
     if length is not None:
