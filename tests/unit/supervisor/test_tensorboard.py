@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from tensorflowonspark.supervisor.tensorboard import _serve
+from tests.support.pages import free_port
 
 
 @pytest.fixture
@@ -58,7 +59,8 @@ def test_an_end_without_a_port_is_named(taken, ports, monkeypatch):
     with pytest.raises(OSError, match=r"it ended with exit code 1 at port \d+ of 127.0.0.1: see the executor's stderr"):
         _serve("logs", "127.0.0.1", ports)
     assert len(found) == 3
-    monkeypatch.setenv("TENSORBOARD_PORT", str(found[-1] + 50))
-    with pytest.raises(OSError, match=f"at port {found[-1] + 50} of"):
+    given = free_port()
+    monkeypatch.setenv("TENSORBOARD_PORT", str(given))
+    with pytest.raises(OSError, match=f"at port {given} of"):
         _serve("logs", "127.0.0.1", ports)
     assert len(found) == 4
