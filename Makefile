@@ -9,7 +9,7 @@ DEMO_STAMP = $(VENV)/.installed-demo
 unexport PYTHONDONTWRITEBYTECODE
 export UV_COMPILE_BYTECODE = 1
 
-.PHONY: demo dev test test-rest test-hosts test-all test-durations chaos keras-suite keras-table matrix matrix-oldest matrix-programs lint docs docs-links module-map keywords notebooks dist clean
+.PHONY: demo dev test test-rest test-hosts test-gpu test-all test-durations chaos keras-suite keras-table matrix matrix-oldest matrix-programs lint docs docs-links module-map keywords notebooks dist clean
 
 # A demo needs three quarters of what tests need.
 demo: $(if $(wildcard $(STAMP)),$(STAMP),$(DEMO_STAMP))
@@ -28,17 +28,21 @@ test: $(STAMP)
 test-rest: export TFOS_TEST_TABLE ?= MultiWorkerMirrored
 test-rest: export TFOS_TEST_TABLE_SHARE ?= 4
 test-rest: $(STAMP)
-	$(BIN)/python -m pytest -m 'not quick' -n auto --ignore=tests/hosts $(ARGS)
+	$(BIN)/python -m pytest -m 'not quick' -n auto --ignore=tests/hosts --ignore=tests/gpu $(ARGS)
 
 # Tests on several hosts, made of namespaces of Linux, one after another: as root, with iproute2 and nftables.
 test-hosts: $(STAMP)
 	$(BIN)/python -m pytest -n 0 tests/hosts $(ARGS)
 
+# Tests on a machine with a GPU, with JAX for it: they need neither Spark nor TensorFlow, and so no environment of ours.
+test-gpu:
+	KERAS_BACKEND=jax PYTHONPATH=src:. python3 -m pytest --noconftest -p no:cacheprovider tests/gpu $(ARGS)
+
 # Every test, in one run.
 test-all: export TFOS_TEST_TABLE ?= MultiWorkerMirrored
 test-all: export TFOS_TEST_TABLE_SHARE ?= 4
 test-all: $(STAMP)
-	$(BIN)/python -m pytest -n auto $(ARGS)
+	$(BIN)/python -m pytest -n auto --ignore=tests/gpu $(ARGS)
 
 # Every test, to write the seconds that each takes to tests/durations.json.
 test-durations: ; $(MAKE) test-all ARGS="--write-durations $(ARGS)"

@@ -21,11 +21,11 @@ class LocalNodes(LocalNodes):
         self._placed[number].set()
 
 
-def local_cluster(program, args=None, *, nodes=None, **settings):
+def local_cluster(program, args=None, *, nodes=None, place=LocalNodes, **settings):
     """Return a cluster whose nodes are processes beside this one; it is fed lists of partitions, which are batches."""
 
     def submit(function, data, on_end, chosen=None):
         return ThreadJob(function, data, on_end, slots=4, mishaps=(), chosen=chosen)
 
     cold = replace(nodes or tfos.Nodes(), warm_nodes=False)
-    return cluster_on(LoopbackBackend(LocalNodes, submit), program, args, nodes=cold, **settings)
+    return cluster_on(LoopbackBackend(place, submit), program, args, nodes=cold, **settings)

@@ -208,7 +208,7 @@ def _fabric_lines(fabrics: Sequence[tuple[str, Fabric]]) -> list[str]:
             ", ".join(f"{each.device}:{each.port} {each.link} {each.state} {each.rate}" for each in fabric.ports)
             or "none",
             "no limit" if fabric.locked_memory < 0 else _size(fabric.locked_memory),
-            _nccl(fabric.nccl),
+            _nccl(fabric),
         ]
         for name, fabric in fabrics
     ]
@@ -219,9 +219,10 @@ def _counted(names: Sequence[str]) -> str:
     return ", ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names))
 
 
-def _nccl(choice: NcclChoice | None) -> str:
+def _nccl(fabric: Fabric) -> str:
+    choice = fabric.nccl
     if choice is None:
-        return "not asked: there is no GPU"
+        return f"not asked: there is no {'TensorFlow' if fabric.gpus else 'GPU'}"
     if choice.problem:
         return "failed"
     between = f"between hosts {choice.network or 'unknown'}"

@@ -98,10 +98,15 @@ def run_node(pipe: Connection) -> None:
     if setup.role in setup.spec.fed and len(setup.spec.fed) > 1:
         workers.connect(NodeCollectives(setup, link))
         rounds.connect(RoundMember(setup, link))
-        addresses = {member.role: member.address for member in members}
+        by_role = {member.role: member for member in members}
+        fed = [by_role[role] for role in setup.spec.fed]
         _report_backend(link)
-        own = setup.spec.fed.index(setup.role)
-        jax_cluster.connect([addresses[role] for role in setup.spec.fed], own, replaced=setup.config.restarts_nodes)
+        jax_cluster.connect(
+            [member.address for member in fed],
+            setup.spec.fed.index(setup.role),
+            replaced=setup.config.restarts_nodes,
+            gpus=[(str(member.role), member.host, member.gpus) for member in fed],
+        )
     else:
         rounds.connect(None)
     if "tensorflow" not in sys.modules:

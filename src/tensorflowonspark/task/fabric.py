@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -107,7 +108,7 @@ class Fabric:
     locked_memory : int
         The limit of memory that a process may lock, in bytes; -1 without a limit.
     nccl : NcclChoice or None
-        None without a GPU.
+        None without a GPU, or without TensorFlow, which would start NCCL.
     """
 
     gpus: tuple[str, ...]
@@ -124,10 +125,11 @@ class Fabric:
 
 
 def find_fabric() -> Fabric:
-    """Return what connects the GPUs of this host; where there is a GPU, TensorFlow is started for it."""
+    """Return what connects the GPUs of this host; where there are a GPU and TensorFlow, that is started for it."""
     gpus = gpu_names()
+    asks = bool(gpus) and find_spec("tensorflow") is not None
     locked = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
-    return Fabric(gpus, infiniband_ports(Path(_DEVICES)), locked, _run_nccl() if gpus else None)
+    return Fabric(gpus, infiniband_ports(Path(_DEVICES)), locked, _run_nccl() if asks else None)
 
 
 def infiniband_ports(devices: Path) -> tuple[InfiniBandPort, ...]:

@@ -35,6 +35,7 @@ FACTS |= {"shared_memory": None, "open_files": 0, "unreachable": "", "fabric": N
         ),
         (Fabric(("H100",), (), 64 << 10, NcclChoice(problem="x")), ["1 x H100", "none", "64 KiB", "failed"]),
         (Fabric((), (), 2 << 30, None), ["none", "none", "2.0 GiB", "not asked: there is no GPU"]),
+        (Fabric(("H200",), (), 2 << 30, None), ["1 x H200", "none", "2.0 GiB", "not asked: there is no TensorFlow"]),
     ],
 )
 def test_a_row_of_what_connects_gpus(fabric, cells):

@@ -192,6 +192,12 @@ def test_a_jax_program_is_refused_where_lost_nodes_are_started_again_alone():
         JaxCluster(["a:1", "b:1"], 0, replaced=True).start(None)
 
 
+def test_two_workers_on_one_gpu_are_refused_by_name():
+    shared = cluster.shared_gpu([("worker:0", "h1", ("0",)), ("worker:1", "h1", ("0",))])
+    with pytest.raises(SpecError, match="worker:0 and worker:1 on h1 share the GPU 0, and NCCL"):
+        JaxCluster(["a:1", "b:1"], 0, shared_gpu=shared).start(None)
+
+
 @pytest.mark.parametrize(
     ("version", "warns"), [((0, 9, 2), True), ((0, 10, 0), False), ((0, 12, 1), False), ((0, 13), True)]
 )

@@ -108,9 +108,11 @@ def test_ports_of_infiniband_devices(tmp_path):
     assert infiniband_ports(tmp_path / "missing") == ()
 
 
-def test_a_host_without_a_gpu_runs_no_nccl(monkeypatch, tmp_path):
-    monkeypatch.setattr(fabric, "gpu_names", lambda: ())
+@pytest.mark.parametrize("gpus", [(), ("H200",)])
+def test_a_host_without_a_gpu_or_without_tensorflow_runs_no_nccl(monkeypatch, tmp_path, gpus):
+    monkeypatch.setattr(fabric, "gpu_names", lambda: gpus)
+    monkeypatch.setattr(fabric, "find_spec", lambda _: None)
     monkeypatch.setattr(fabric, "_DEVICES", str(tmp_path))
     found = find_fabric()
-    assert (found.gpus, found.ports, found.nccl) == ((), (), None)
+    assert (found.gpus, found.ports, found.nccl) == (gpus, (), None)
     assert found.locked_memory == -1 or found.locked_memory > 0

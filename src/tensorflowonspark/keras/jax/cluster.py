@@ -52,6 +52,8 @@ class JaxCluster:
         A random number that all processes have.
     replaced : bool
         Whether a lost node is started again alone.
+    shared_gpu : str
+        Which processes have a GPU in common, as words; empty if none have.
     distribution : keras.distribution.DataParallel or None
         The distribution of batches over all processes, unless the program has another.
     """
@@ -59,6 +61,7 @@ class JaxCluster:
     addresses: Sequence[str]
     index: int
     replaced: bool = False
+    shared_gpu: str = ""
     started: bool = False
     seed: int = 0
     distribution: Any = None
@@ -69,7 +72,7 @@ class JaxCluster:
         Raises
         ------
         SpecError
-            If JAX has computed something before, or if lost nodes are started again alone.
+            If JAX has computed something before, if lost nodes are started again alone, or if two share a GPU.
         """
         if self.started:
             return
@@ -77,6 +80,12 @@ class JaxCluster:
             raise SpecError(
                 'RestartPolicy(scope="node"): JAX ends the processes of a program when one of them is lost, and none '
                 f'can join it again. Leave out scope, or have the workers train alone by env={{"{ALONE}": "1"}}'
+            )
+        if self.shared_gpu:
+            raise SpecError(
+                f"{self.shared_gpu}, and NCCL, by which JAX adds their gradients, takes one process per GPU: start "
+                "as many workers as there are GPUs, or have the workers train alone, each a model of its own, by "
+                f'env={{"{ALONE}": "1"}}'
             )
         self.started = True
         _warn_of_untested(jax)
@@ -125,7 +134,9 @@ def _warn_of_untested(jax: Any) -> None:
         )
 
 
-def connect(addresses: Sequence[str], index: int, *, replaced: bool) -> None:
+def connect(
+    addresses: Sequence[str], index: int, *, replaced: bool, gpus: Sequence[tuple[str, str, tuple[str, ...]]]
+) -> None:
     """Make this process one of several in one JAX program, as soon as Keras uses JAX.
 
     Parameters
@@ -136,10 +147,12 @@ def connect(addresses: Sequence[str], index: int, *, replaced: bool) -> None:
         This worker's place among them.
     replaced : bool
         Whether a lost node is started again alone.
+    gpus : sequence of (name, host, GPUs)
+        Those of each worker.
     """
     if os.environ.get(ALONE, "0") not in ("", "0"):
         return
-    session.jax = cluster = JaxCluster(addresses, index, replaced)
+    session.jax = cluster = JaxCluster(addresses, index, replaced, shared_gpu(gpus))
 
     def start(_: ModuleType) -> None:
         if keras_backend() == "jax" and "jax" in sys.modules:
@@ -147,6 +160,26 @@ def connect(addresses: Sequence[str], index: int, *, replaced: bool) -> None:
 
     for module in ("jax", "keras"):  # the second is for a backend that Keras's own configuration file names
         wrapt.register_post_import_hook(start, module)
+
+
+def shared_gpu(workers: Sequence[tuple[str, str, tuple[str, ...]]]) -> str:
+    """Return which workers have a GPU in common, as words; empty if none have.
+
+    Examples
+    --------
+    >>> shared_gpu([("worker:0", "a", ("0",)), ("worker:1", "a", ("0",)), ("worker:2", "b", ("0",))])
+    'worker:0 and worker:1 on a share the GPU 0'
+    >>> shared_gpu([("worker:0", "a", ("0",)), ("worker:1", "a", ("1",))])
+    ''
+    """
+    users: dict[tuple[str, str], list[str]] = {}
+    for name, host, gpus in workers:
+        for gpu in gpus:
+            users.setdefault((host, gpu), []).append(name)
+    found = (
+        f"{' and '.join(names)} on {host} share the GPU {gpu}" for (host, gpu), names in users.items() if names[1:]
+    )
+    return next(found, "")
 
 
 def current() -> JaxCluster | None:
