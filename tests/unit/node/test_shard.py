@@ -7,7 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tensorflowonspark.columns import Kind, Ragged
-from tensorflowonspark.node.feed.shard import Shard
+from tensorflowonspark.node.feed import shard as shards
+from tensorflowonspark.node.feed.rows import RowQueue
+from tensorflowonspark.node.feed.shard import Reader, Shard
 
 OBJECT = np.dtype(object)
 KINDS = {
@@ -121,3 +123,83 @@ def test_what_was_taken_is_not_changed_by_what_is_taken_next(ids):
     before = as_lists(first)
     reader.take(np.array([2, 6, 1]))
     assert as_lists(first) == before
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    st.lists(st.lists(st.integers(0, 6), max_size=4), max_size=3),
+    st.lists(st.integers(1, 9), min_size=1, max_size=4),
+    st.integers(0, 5),
+    st.sampled_from([1, 3, 20]),
+    st.integers(0, 9),
+)
+def test_a_queue_hands_out_each_row_once_in_its_order_whatever_is_gathered_at_once(sizes, blocks, skip, each, seed):
+    shard, total = shard_of(sizes)
+    orders = [np.random.default_rng([seed, number]).permutation(total) for number in range(2)]
+    released, handed_out, number = [], [], 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shards, "_ROWS_OF_BATCH", each)
+        queue = RowQueue(KINDS, 4)
+        queue.add(shard.reader(KINDS), orders[0], skip, lambda: released.append(len(handed_out)))
+        queue.add(shard.reader(KINDS), orders[1], release=lambda: released.append(len(handed_out)))
+        while queue.count:
+            rows = min(queue.count, blocks[number % len(blocks)])
+            handed_out.append(as_lists(queue.take(rows, rows)))
+            number += 1
+    wanted = [*orders[0][skip:].tolist(), *orders[1].tolist()]
+    found = {name: [row for block in handed_out for row in block[name]] for name in KINDS}
+    assert found == expected(wanted)
+    assert queue.taken == len(wanted)
+    assert len(released) == 2
+
+
+DTYPES = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64"]
+
+
+def numbers_of(start, rows):
+    """A batch with a narrow column of each dtype, all of which follow from the row's number."""
+    return pa.record_batch({dtype: (np.arange(start, start + rows) % 101).astype(dtype) for dtype in DTYPES})
+
+
+def test_narrow_rows_of_all_types_are_gathered_many_blocks_at_once(monkeypatch):
+    shard = Shard([[numbers_of(start, 50) for start in range(0, 2000, 50)]])
+    reader = shard.reader({dtype: Kind(np.dtype(dtype)) for dtype in DTYPES})
+    taken, take = [], Reader.take
+    monkeypatch.setattr(Reader, "take", lambda self, rows, *to: taken.append(len(rows)) or take(self, rows, *to))
+    monkeypatch.setattr(shards, "_ROWS_OF_BATCH", 20)
+    order = np.random.default_rng(1).permutation(2000)
+    queue = RowQueue(dict.fromkeys(DTYPES), 10)
+    queue.add(reader, order)
+    blocks = [queue.take(70, 70) for _ in range(28)]
+    for dtype in DTYPES:
+        found = np.concatenate([block[dtype] for block in blocks])
+        assert found.dtype == dtype
+        np.testing.assert_array_equal(found, (order[:1960] % 101).astype(dtype))
+    assert taken == [770, 770, 460]  # of 800, whole blocks of 70
+
+
+def test_what_is_written_to_one_block_is_in_no_other(monkeypatch):
+    monkeypatch.setattr(shards, "_ROWS_OF_BATCH", 20)
+    shard = Shard([[numbers_of(start, 50) for start in range(0, 200, 50)]])
+    kinds = {"int8": Kind(np.dtype("int8"))}
+    queue = RowQueue(kinds, 10)
+    order = np.random.default_rng(1).permutation(200)
+    queue.add(shard.reader(kinds), order)
+    found = []
+    for _ in range(20):
+        block = queue.take(10, 10)["int8"]
+        found += block.tolist()
+        block[:] = -1
+    assert found == (order % 101).tolist()
+    assert queue.take(0, 10)["int8"].tolist() == found[-10:]  # to pad with
+
+
+def test_rows_that_are_wide_or_of_one_batch_are_gathered_block_by_block(monkeypatch):
+    shard = Shard([[numbers_of(start, 50) for start in range(0, 2000, 50)]])
+    reader = shard.reader({dtype: Kind(np.dtype(dtype)) for dtype in DTYPES})
+    order = np.random.default_rng(1).permutation(2000)
+    assert reader.stretch(order[:100]) == 400 * 40
+    assert reader.stretch(np.arange(100, 110)) == 10
+    monkeypatch.setattr(shards, "_STRETCH_BYTES", 2 * 42 * 250)  # of a row as stored and as gathered
+    assert reader.stretch(order[:100]) == 200
+    assert reader.stretch(order[:300]) == 300

@@ -78,6 +78,8 @@ class RowQueue:
         self._kinds = kinds
         self._batch_rows = batch_rows
         self._segments: deque[tuple[Reader, Numbers, Callable[[], object]]] = deque()
+        self._gathered: Values = {}  # the first rows of the first segment, and some that were handed out before them
+        self._gathered_rows = self._handed_out = 0
         # The last rows, once none is left. They have arrays of their own: TensorFlow writes to those that it gets.
         self._spare: Values = {}
         self._spare_rows = 0
@@ -119,12 +121,13 @@ class RowQueue:
         missing = rows
         while missing:
             reader, order, release = self._segments.popleft()
-            pieces.append(reader.take(order[:missing], empty))
-            if len(order) > missing:
-                self._segments.appendleft((reader, order[missing:], release))
+            piece, number = self._next(reader, order, missing, empty)
+            pieces.append(piece)
+            if len(order) > number:
+                self._segments.appendleft((reader, order[number:], release))
             else:
                 self._end(reader, order, release)
-            missing -= min(missing, len(order))
+            missing -= number
         self.count -= rows
         self.taken += rows
         if size > rows or not pieces:
@@ -132,6 +135,20 @@ class RowQueue:
         if len(pieces) == 1:
             return pieces[0]
         return {name: columns.concatenate([each[name] for each in pieces]) for name in self._kinds}
+
+    def _next(self, reader: Reader, order: Numbers, most: int, empty: Allocate) -> tuple[Values, int]:
+        """Return the first rows of an order, and how many they are: some were gathered before with those before."""
+        if self._handed_out == self._gathered_rows:
+            stretch = order[: reader.stretch(order[:most])]
+            self._gathered, self._gathered_rows, self._handed_out = reader.take(stretch, empty), len(stretch), 0
+        start = self._handed_out
+        stop = self._handed_out = min(start + most, self._gathered_rows)
+        piece = self._gathered
+        if stop - start < self._gathered_rows:
+            piece = {name: each[start:stop] for name, each in piece.items()}
+        if stop == self._gathered_rows:
+            self._gathered = {}
+        return piece, stop - start
 
     def _end(self, reader: Reader, order: Numbers, release: Callable[[], object]) -> None:
         """Let go of rows that have been handed out, but for a copy of some if they may be the last."""
