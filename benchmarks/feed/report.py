@@ -41,6 +41,12 @@ def _throughput_targets():
                 lambda results, feed=feed, kind=kind: _ratio(results, kind, feed, "limit"),
                 0.9,
             )
+    for kind in ("columns", "100 columns"):
+        yield Target(
+            f"{KINDS[kind].title.removesuffix(' + label')}, shuffled: part of the limit",
+            lambda results, kind=kind: _ratio(results, kind, "disk, shuffled", "limit"),
+            0.6,
+        )
 
 
 def _growth(results):
@@ -190,7 +196,8 @@ def _draw_throughput(axes, results):
             axes.barh(y, share, 0.15, color=_COLOURS[feed], label=_FEEDS[feed] if not group else None)
             axes.text(share + 1, y, f"{share:.0f} %" if share >= 10 else f"{share:.1f} %", va="center", fontsize=7)
     axes.axvline(100, color="black", linewidth=1)
-    axes.set(yticks=range(len(KINDS)), yticklabels=[_wrapped(kind.title) for kind in KINDS.values()])
+    kinds = results["throughput"]["found"]
+    axes.set(yticks=range(len(kinds)), yticklabels=[_wrapped(KINDS[kind].title) for kind in kinds])
     axes.set(xlim=(0, 118), xlabel="rows per second, in % of a Spark job that only counts the batches (line)")
     axes.invert_yaxis()
     axes.set_title("From Spark into the training function", loc="left", fontweight="bold")

@@ -5,6 +5,13 @@ from dataclasses import dataclass, field
 from benchmarks.common.spark import HASH, floats
 
 _LABEL = "cast(id % 10 as int) as label"
+_TEXT = f"substr(repeat({HASH}, 8), 1, cast(100 + id * 7919 % 901 as int)) as text"
+_RAGGED = "array_repeat(cast(id % 1009 as float), cast(id * 7919 % 20 as int)) as list"
+
+
+def _columns(count, *types):
+    """Return SQL of columns of numbers, of these types in turn."""
+    return [f"cast((id + {each}) % 101 as {types[each % len(types)]}) as x{each}" for each in range(count)]
 
 
 @dataclass(frozen=True)
@@ -51,14 +58,38 @@ KINDS = {
     ),
     "columns": Kind(
         "10 float columns + label",
-        [*(f"cast((id + {number}) % 1009 as float) as x{number}" for number in range(10)), _LABEL],
+        [*_columns(10, "float"), _LABEL],
         6_000_000,
         24_000,
         44,
     ),
+    "100 columns": Kind("100 float columns + label", [*_columns(100, "float"), _LABEL], 600_000, 9_000, 404),
+    "mixed": Kind(
+        "12 columns of six types of numbers + label",
+        [*_columns(12, "float", "double", "bigint", "int", "smallint", "tinyint"), _LABEL],
+        4_000_000,
+        24_000,
+        58,
+    ),
+    "ragged": Kind(
+        "lists of 0 to 19 float32 + label",
+        [_RAGGED, _LABEL],
+        1_500_000,
+        24_000,
+        46,
+        {"list": (None,)},
+    ),
+    "all": Kind(
+        "10 float columns, text, lists + label",
+        [*_columns(10, "float"), _TEXT, _RAGGED, _LABEL],
+        500_000,
+        9_000,
+        636,
+        {"list": (None,)},
+    ),
     "text": Kind(
         "100 to 1,000 characters + label",
-        [f"substr(repeat({HASH}, 8), 1, cast(100 + id * 7919 % 901 as int)) as text", _LABEL],
+        [_TEXT, _LABEL],
         1_500_000,
         24_000,
         554,
