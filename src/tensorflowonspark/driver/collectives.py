@@ -78,6 +78,18 @@ class _PendingCalls:
                     return self.failure(f"the program of {each.role} {action} without {_awaited(calls)}")
         return None
 
+    def find_crossed(self, others: "_PendingCalls", node: Node) -> Failed | None:
+        """Return a failure if a node waits here for one that waits in another kind of call, and has not made this."""
+        for calls in self._pending.values():
+            for other in others._pending.values():
+                mine, its = (calls, other) if node.role in calls else (other, calls)
+                apart = [role for role in its if role not in mine]
+                if node.role in mine and node.role not in its and apart:
+                    return self.failure(
+                        f"its program called {mine[node.role]}, and another worker's {its[apart[0]]} in its place"
+                    )
+        return None
+
     def explain(self, node: Node, failure: Failed) -> Failed:
         """Return the failure of a node that hangs, with the call for which others wait, if there is one."""
         for calls in self._pending.values():
@@ -117,8 +129,8 @@ class Collectives:
         self._delivered: dict[int, set[tuple[int, int]]] = {}  # contributions, by the node that has them
         self._completed: dict[int, str] = {}  # the calls that all workers have made
         self._calls = _PendingCalls(
-            "call adapt, fit and the checkpoint (on JAX evaluate too) on all workers, as often and in the same order: "
-            "each gives its own part, and gets the state of all"
+            "call adapt, fit, ctx.read_parquet and its like, and the checkpoint (on JAX evaluate too) on all workers, "
+            "as often and in the same order: each gives its own part, and gets the state of all"
         )
 
     def receive(
@@ -222,6 +234,10 @@ class FileFeeds:
             "call ctx.read_tfrecord, ctx.read_parquet, ctx.read_delta and ctx.read_iceberg on all workers, as often "
             "and in the same order, with the same arguments; name the version of a table to which others write"
         )
+
+    def find_crossed(self, node: Node, collectives: Collectives) -> Failed | None:
+        """Return a failure if a worker reads files while another waits for it in a collective, or vice versa."""
+        return self._calls.find_crossed(collectives._calls, node)
 
     def receive(self, node: Node, message: FilesRead | FeedWanted | Returned, workers: Sequence[Node]) -> Failed | None:
         """Note what a worker has read; return a failure if others wait in vain for a worker."""

@@ -66,9 +66,11 @@ class JointWork:
                 node.backend = message.backend
                 return _other_backend(node, workers)
             case Contribution():
-                return self._collectives.receive(node, message, workers)
+                failure = self._collectives.receive(node, message, workers)
+                return failure or self._file_feeds.find_crossed(node, self._collectives)
             case FilesRead():
-                return self._file_feeds.receive(node, message, workers)
+                failure = self._file_feeds.receive(node, message, workers)
+                return failure or self._file_feeds.find_crossed(node, self._collectives)
             case RoundReached() | RoundExchanged() | RoundBroken():
                 self._rounds.receive(node, message)
             case PassEnded():

@@ -270,7 +270,9 @@ class FileAccess:
         return self._read(repr(table), FilesToRead("iceberg", source, columns, filter, cache_limit), cache)
 
     def _read(self, name: str, wanted: FilesToRead, cache: str | None) -> Feed:
-        groups, fields, files = find_row_groups(wanted)
+        # Whether they agree on the version of a table shows after this.
+        footers = self._file_reader.read_footers(f"ctx.read_{wanted.kind}({name}{wanted.shown()})")
+        groups, fields, files = find_row_groups(wanted, footers)
         return self._open(f"ctx.read_{files.kind}({name}{files.shown()})", groups, fields, cache, files)
 
     def _open(

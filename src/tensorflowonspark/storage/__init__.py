@@ -6,7 +6,7 @@ the Spark application, or else from the defaults of each client library. Importi
 libraries, and neither Spark nor TensorFlow.
 """
 
-from tensorflowonspark.storage.file_systems import file_system, is_local
+from tensorflowonspark.storage.file_systems import READS_AT_ONCE, file_system, is_local, open_known
 from tensorflowonspark.storage.hadoop import (
     absolute_path,
     default_fs,
@@ -26,6 +26,7 @@ from tensorflowonspark.storage.transfer import (
 )
 
 __all__ = [
+    "READS_AT_ONCE",
     "DirectorySync",
     "absolute_path",
     "check_member",
@@ -36,6 +37,7 @@ __all__ = [
     "hadoop_user",
     "is_local",
     "make_private_directory",
+    "open_known",
     "publish",
     "remove",
     "settings",

@@ -18,6 +18,7 @@ from fsspec.implementations.local import LocalFileSystem
 from tensorflowonspark.errors import StorageError
 from tensorflowonspark.storage.hadoop import hadoop_user, settings
 
+READS_AT_ONCE = 64  # of small files: a store answers after tens of milliseconds, however many others ask
 _PORT = "8020"  # Hadoop's, for a name node without one
 # Give up on an unreachable name node after seconds, as Hadoop does; hdfs-native's default takes three minutes.
 _ONE_NAME_NODE = {"dfs.client.failover.max.attempts": "3"}
@@ -103,6 +104,32 @@ def is_object_store(files: fsspec.AbstractFileSystem) -> bool:
     return isinstance(files, ArrowFSWrapper)
 
 
+def open_known(files: fsspec.AbstractFileSystem, path: str, size: int) -> Any:
+    """Open a file of known size for reading: an object store is asked for nothing before the first read.
+
+    Parameters
+    ----------
+    files : fsspec.AbstractFileSystem
+        The adapter, as `file_system` returns it.
+    path : str
+        The path in it.
+    size : int
+        In bytes; 0 if it is unknown.
+
+    Examples
+    --------
+    >>> files, path = file_system("memory://known")
+    >>> _ = files.pipe_file(path, b"some")
+    >>> open_known(files, path, 4).read()
+    b'some'
+    """
+    if not (size and is_object_store(files)):
+        return files.open(path, "rb")
+    from pyarrow.dataset import IpcFileFormat  # of Arrow's functions only those of data sets take a size
+
+    return IpcFileFormat().make_fragment(files._strip_protocol(path), files.fs, file_size=size).open()
+
+
 def _wrapped(store: Any) -> fsspec.AbstractFileSystem:
     from fsspec.implementations.arrow import ArrowFSWrapper
 
@@ -114,9 +141,12 @@ def _wrapped(store: Any) -> fsspec.AbstractFileSystem:
 
 def s3(_scheme: str, bucket: str, settings: Mapping[str, str]) -> fsspec.AbstractFileSystem:
     """Return the adapter of a bucket in S3 or a store with its protocol, by the settings of Hadoop's S3A."""
+    import pyarrow as pa
     from pyarrow.fs import S3FileSystem
 
     options = s3_options(bucket, settings)
+    # A client has as many connections as Arrow has threads for files, and at least 25.
+    pa.set_io_thread_count(max(pa.io_thread_count(), READS_AT_ONCE))
     try:
         return _wrapped(S3FileSystem(**options))
     except TypeError as error:

@@ -2,14 +2,17 @@
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import reduce
+from itertools import chain, islice
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
+from tensorflowonspark import storage
 from tensorflowonspark.columns.layout import is_list, is_vector
 from tensorflowonspark.columns.schema import arrow_type
 from tensorflowonspark.errors import SpecError
@@ -196,14 +199,32 @@ def seen_in(splits: Iterable[RecordSplit], options: Options, limit: int = 0) -> 
 def _first(splits: Iterable[RecordSplit], options: Options, limit: int) -> Iterator[Block]:
     """Yield the blocks with the first records of some splits, 0 for all."""
     count = 0
-    for split in splits:
-        for block in records_of(split, options):
-            if isinstance(block, Damaged):
-                break  # reading reports it
-            yield block
-            count += len(block.spans)
-            if limit and count >= limit:
-                return
+    for block in chain.from_iterable(_ahead(splits, options, limit) if limit else (_whole(s, options) for s in splits)):
+        yield block
+        count += len(block.spans)
+        if limit and count >= limit:
+            return
+
+
+def _whole(split: RecordSplit, options: Options, limit: int = 0) -> Iterator[Block]:
+    """Yield the blocks of a split that can be read, until they have so many records; 0 for all."""
+    count = 0
+    for block in records_of(split, options):
+        if isinstance(block, Damaged):
+            return  # reading reports it
+        yield block
+        count += len(block.spans)
+        if limit and count >= limit:
+            return
+
+
+def _ahead(splits: Iterable[RecordSplit], options: Options, limit: int) -> Iterator[list[Block]]:
+    """Yield the first blocks of each split: of one, then of two at a time, and so on, as many as small files need."""
+    rest, width = iter(splits), 1
+    with ThreadPoolExecutor(storage.READS_AT_ONCE, thread_name_prefix="infer") as readers:
+        while some := list(islice(rest, width)):
+            yield from readers.map(lambda split: list(_whole(split, options, limit)), some)
+            width = min(2 * width, storage.READS_AT_ONCE)
 
 
 def options_for(columns: Sequence[pa.Field], files: Sequence[File], options: Options, *, inferred: bool) -> Options:

@@ -1,5 +1,6 @@
 """Reading of records as Arrow batches, in Spark's tasks and in nodes."""
 
+import io
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from tensorflowonspark.tfrecords.decode import decode
 from tensorflowonspark.tfrecords.examples import Encoded
 from tensorflowonspark.tfrecords.files import RecordSplit, constant
 from tensorflowonspark.tfrecords.framing import (
+    BLOCK_BYTES,
     Block,
     BrokenFile,
     blocks,
@@ -69,13 +71,16 @@ def records_of(split: RecordSplit, options: Options) -> Iterator[Block | Damaged
     """
     files, path = storage.file_system(split.file.path)
     try:
-        file = files.open(path, "rb")
+        # An object store reports at the first read that a known file is gone, and not as FileNotFoundError.
+        file = storage.open_known(files, path, 0 if options.ignore_missing_files else split.file.size)
     except FileNotFoundError:
         if not options.ignore_missing_files:
             raise
         _log.warning("%s is gone since it was listed, and was left out", split.file.path)
         return
     with file:
+        if split.file.size <= BLOCK_BYTES:
+            file = io.BytesIO(file.read(split.file.size))  # in one request to a store
         try:
             yield from _blocks(file, split, options.max_record_bytes)
         except BrokenFile as error:

@@ -3,7 +3,7 @@
 The windows are those of `FileRows`, in the same order. So an epoch that began here can be resumed there.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from threading import Condition, Thread
@@ -13,13 +13,13 @@ from tensorflowonspark.errors import ClusterError, FeedError
 from tensorflowonspark.feed_messages import PartSummary, Split, StepGrant
 from tensorflowonspark.node.feed.shard import Shard
 from tensorflowonspark.node.feed.windows import (
-    OPEN_SPLITS,
     FileSplit,
     Read,
     WindowPlan,
     plan_windows,
     read_windows,
 )
+from tensorflowonspark.storage import READS_AT_ONCE
 
 _WINDOWS_HELD = 2  # the program's, and the next; a third one is being put together
 
@@ -74,6 +74,10 @@ class CountingPass:
         counts = self._counts
         return [counts[number] for number in range(len(self._splits))] if len(counts) == len(self._splits) else None
 
+    def learn(self, counts: Mapping[int, int]) -> None:
+        """Take the numbers of rows of some splits as known, unless they have been counted."""
+        self._counts = {**counts, **self._counts}
+
     def count(self) -> list[int]:
         """Return the number of rows of each split; those are read that have not been counted.
 
@@ -83,7 +87,7 @@ class CountingPass:
             If a file can't be read, or has changed.
         """
         missing = [number for number in range(len(self._splits)) if number not in self._counts]
-        with ThreadPoolExecutor(OPEN_SPLITS, thread_name_prefix="count") as readers:
+        with ThreadPoolExecutor(READS_AT_ONCE, thread_name_prefix="count") as readers:
             self._counts.update(zip(missing, readers.map(self._count, missing), strict=True))
         return [self._counts[number] for number in range(len(self._splits))]
 

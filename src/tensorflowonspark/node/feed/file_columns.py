@@ -9,7 +9,7 @@ import pyarrow as pa
 from tensorflowonspark.columns.layout import is_binary, is_list, is_text
 from tensorflowonspark.columns.plain import plain_type, to_plain
 from tensorflowonspark.errors import SpecError
-from tensorflowonspark.tfrecords.files import find
+from tensorflowonspark.tfrecords.files import File, find
 from tensorflowonspark.tfrecords.infer import partition_types
 from tensorflowonspark.tfrecords.partitions import partition_value
 
@@ -28,11 +28,17 @@ class DataFile:
         The columns that have one value in all its rows, as partition columns have.
     kept : pa.BooleanArray or None
         Whether each row is part of its table, true for those after the last; None for all.
+    size : int
+        In bytes; 0 if the listing does not say it.
+    modified : float
+        In seconds since 1970; 0 if the listing does not say it.
     """
 
     path: str
     constants: Mapping[str, pa.Scalar] = field(default_factory=dict)
     kept: pa.BooleanArray | None = None
+    size: int = 0
+    modified: float = 0.0
 
 
 class ParquetFiles(NamedTuple):
@@ -55,8 +61,13 @@ def parquet_files(paths: Sequence[str]) -> ParquetFiles:
     if not found:
         raise SpecError(f"there are no Parquet files at {', '.join(paths)}")
     types = partition_types(found)
+
+
+    def constants(file: File) -> dict[str, Any]:
+        return {name: partition_value(value, types[name]) for name, value in file.values}
+
     files = [
-        DataFile(each.path, {name: partition_value(value, types[name]) for name, value in each.values})
+        DataFile(each.path, constants(each), size=each.size, modified=each.modified)
         for each in found
     ]
     return ParquetFiles(files, partitions=types)

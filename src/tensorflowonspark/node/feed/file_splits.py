@@ -10,8 +10,9 @@ from tensorflowonspark.columns.schema import arrow_schema
 from tensorflowonspark.errors import TFRecordError
 from tensorflowonspark.node.feed.tables import FilesToRead
 from tensorflowonspark.tfrecords.files import RecordSplit, check_unchanged, find, plan
+from tensorflowonspark.tfrecords.framing import BLOCK_BYTES
 from tensorflowonspark.tfrecords.infer import check_columns, chosen, inferred, options_for, partition_types
-from tensorflowonspark.tfrecords.options import Options
+from tensorflowonspark.tfrecords.options import Mode, Options
 from tensorflowonspark.tfrecords.reading import count, read
 
 if TYPE_CHECKING:
@@ -65,6 +66,12 @@ class Records:
         """Size in bytes, as it is stored."""
         return self.split.end - self.split.begin
 
+    @property
+    def counts_records(self) -> bool:
+        """Whether the number of its rows is that of its records, whatever is wrong with them."""
+        options = self.options
+        return options.mode is Mode.FAILFAST and not (options.ignore_corrupt_files or options.ignore_missing_files)
+
     def batches(self) -> Generator[pa.RecordBatch, None, None]:
         """Yield its rows.
 
@@ -75,18 +82,30 @@ class Records:
         FeedError
             If the file has changed since it was listed, or is gone.
         """
-        check_unchanged(self.split.file)
+        if self.split.file.size > BLOCK_BYTES:  # else all is read before a row is taken, and one look afterwards is enough
+            check_unchanged(self.split.file)
         try:
             yield from read([self.split], self.columns, self.options)
-        except TFRecordError:
+        except (TFRecordError, OSError):
             check_unchanged(self.split.file)  # which is a better reason
             raise
         check_unchanged(self.split.file)
 
     def count(self) -> int:
-        """Return the number of its rows; this reads them."""
+        """Return the number of its rows; this reads them.
+
+        Raises
+        ------
+        TFRecordError, FeedError
+            As `batches` does, but the data of records are not looked at.
+        """
+        try:
+            rows = count(self.split, self.columns, self.options)
+        except (TFRecordError, OSError):
+            check_unchanged(self.split.file)
+            raise
         check_unchanged(self.split.file)
-        return count(self.split, self.columns, self.options)
+        return rows
 
 
 def tfrecord_files(

@@ -12,10 +12,12 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 
 import pyarrow as pa
 
+from tensorflowonspark import storage
 from tensorflowonspark.columns import flat_columns, summarize
 from tensorflowonspark.config import Job
 from tensorflowonspark.errors import FeedError, SpecError
@@ -32,19 +34,22 @@ from tensorflowonspark.feed_messages import (
     Split,
     SplitManifest,
 )
+from tensorflowonspark.keras import workers
 from tensorflowonspark.node.driver_link import Link, NodeSetup
 from tensorflowonspark.node.feed.cache import Cache
 from tensorflowonspark.node.feed.feed import Feed
 from tensorflowonspark.node.feed.feeds import Feeds
 from tensorflowonspark.node.feed.file_rows import FileRows
 from tensorflowonspark.node.feed.file_splits import TFRECORD, Records, divide, find_records
+from tensorflowonspark.node.feed.footers import ReadFooters, footers, shared_footers
 from tensorflowonspark.node.feed.row_groups import RowGroup
 from tensorflowonspark.node.feed.tables import FilesToRead, find_row_groups
 from tensorflowonspark.node.feed.uncounted import UncountedRows
-from tensorflowonspark.node.feed.windows import FileSplit
+from tensorflowonspark.node.feed.windows import FileSplit, window_limit
 
 Shares = Mapping[int, Sequence[RowGroup]]  # row groups by node number
 _READERS = 4  # splits read at a time: network and disk wait for each other, and decoding is native code
+_BYTES_AT_ONCE = 32 << 20  # of small splits
 
 
 @dataclass
@@ -121,7 +126,7 @@ class FileReader:
             )
         share = self._own_share(splits)
         schema = flat_columns(pa.RecordBatch.from_pylist([], schema)).schema
-        with ThreadPoolExecutor(_READERS, thread_name_prefix="read") as readers:
+        with ThreadPoolExecutor(_readers([splits[each] for each in share]), thread_name_prefix="read") as readers:
             stored = [readers.submit(self._store, number, each, splits[each], schema, config) for each in share]
             try:
                 parts = tuple(each.result() for each in stored)
@@ -132,6 +137,14 @@ class FileReader:
         if not any(complete.train.rows.values()):
             raise SpecError(f"{call}: there are no rows")
         return self.feeds.open(complete)
+
+    def read_footers(self, call: str) -> ReadFooters:
+        """Return what reads the footers of files: each worker its part, or another node all of them."""
+        fed, role = self.setup.spec.fed, self.setup.role
+        if role not in fed or not workers.are_several():
+            return footers
+        combine = partial(workers.combine, call)
+        return lambda files: shared_footers(files, fed.index(role), len(fed), combine)
 
     def describe(self, call: str, splits: Sequence[FileSplit], cache_limit: int | str | None) -> FeedComplete:
         """Return what splits hold, for the chief of a ``ParameterServerStrategy``, whose workers read them.
@@ -208,7 +221,8 @@ class FileReader:
         manifest = replace(manifest, layout=Layout(tuple(runs)))
         assert config.limit_bytes is not None
         share = [group for group in shares[self.setup.number] if group.rows]
-        rows = FileRows(share, [group.rows for group in share], row_bytes, config.limit_bytes)
+        limit = window_limit(config.limit_bytes, [group.size for group in groups])
+        rows = FileRows(share, [group.rows for group in share], row_bytes, limit)
         return self.feeds.open_files(manifest, rows, number)
 
     def _read_uncounted(self, number: int, call: str, splits: Sequence[Records], config: CacheConfig) -> Feed:
@@ -246,18 +260,25 @@ class FileReader:
             Whether all workers take as many steps in it; by default this node's depend on no other's.
         """
         assert config.limit_bytes is not None
-        workers = self.feeds.numbers if together else [self.setup.number]
-        manifest, row_bytes = _manifest(call, splits, dict.fromkeys(workers, 0))
-        uncounted = UncountedRows(share, manifest, row_bytes, config.limit_bytes)
+        numbers = self.feeds.numbers if together else [self.setup.number]
+        manifest, row_bytes = _manifest(call, splits, dict.fromkeys(numbers, 0))
+        limit = window_limit(config.limit_bytes, [split.size for split in splits])
+        uncounted = UncountedRows(share, manifest, row_bytes, limit)
         if together:
             assert number is not None
             return self.feeds.open_files(manifest, uncounted.together(number, self.link), number)
         return self.feeds.open_files(manifest, uncounted.alone(self.setup.number), number)
 
 
+def _readers(splits: Sequence[FileSplit]) -> int:
+    """Return how many splits to read at a time: the more, the smaller they are."""
+    largest = max((split.size for split in splits), default=1)
+    return max(_READERS, min(storage.READS_AT_ONCE, _BYTES_AT_ONCE // max(1, largest)))
+
+
 def _count(groups: Sequence[RowGroup]) -> list[RowGroup]:
     """Return row groups with the numbers of their rows that pass the filter."""
-    with ThreadPoolExecutor(_READERS, thread_name_prefix="count") as readers:
+    with ThreadPoolExecutor(_readers(groups), thread_name_prefix="count") as readers:
         counts = list(readers.map(RowGroup.count, groups))
     return [replace(group, rows=rows) for group, rows in zip(groups, counts, strict=True)]
 

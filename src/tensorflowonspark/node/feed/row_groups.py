@@ -6,7 +6,6 @@ columns that were renamed nor positions of rows, and its casts cut no times and 
 """
 
 from collections.abc import Container, Generator, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -18,13 +17,12 @@ import pyarrow.parquet as pq
 from tensorflowonspark import storage
 from tensorflowonspark.columns.plain import plain_type, to_plain
 from tensorflowonspark.errors import FeedError, SpecError
-from tensorflowonspark.node.feed.file_columns import DataFile, ParquetFiles, columns_of, is_another, source_of
+from tensorflowonspark.node.feed.file_columns import ParquetFiles, columns_of, is_another, source_of
+from tensorflowonspark.node.feed.footers import INT96, Footer, ReadFooters, footer_of, footers, fragment, read_at_once
 from tensorflowonspark.node.feed.row_filters import RowFilter
 from tensorflowonspark.tfrecords.infer import chosen
 
-_FOOTERS_AT_A_TIME = 16
 _BATCH_ROWS, _BATCH_BYTES = 65_536, 8 << 20  # decoded at a time: rows of images are large
-_INT96 = "us"  # Spark's old timestamps: Arrow's nanoseconds do not hold the years before 1677 and after 2262
 _BUFFER_BYTES = 1 << 20  # of each column: else a row group's would be read whole before its first row
 
 
@@ -44,6 +42,8 @@ class ReadFile:
         Their types, with the file's units of time, so that the filter compares what is stored.
     filter : RowFilter or None
         The rows to read.
+    size : int
+        In bytes, as it is stored; 0 if it is unknown.
     """
 
     path: str
@@ -51,6 +51,7 @@ class ReadFile:
     sources: Mapping[str, Any]
     types: Mapping[str, pa.DataType]
     filter: RowFilter | None = None
+    size: int = 0
 
 
 @dataclass(frozen=True)
@@ -119,8 +120,8 @@ class RowGroup:
         at_once = max(1, min(_BATCH_ROWS, self.stored_rows * _BATCH_BYTES // max(1, self.size)))
         position = 0
         files, path = storage.file_system(self.file.path)
-        with files.open(path, "rb") as file:
-            parquet = pq.ParquetFile(file, buffer_size=_BUFFER_BYTES, coerce_int96_timestamp_unit=_INT96)
+        with storage.open_known(files, path, self.file.size) as file:
+            parquet = pq.ParquetFile(file, buffer_size=_BUFFER_BYTES, coerce_int96_timestamp_unit=INT96)
             self._check_unchanged(parquet.metadata)
             for batch in parquet.iter_batches(at_once, row_groups=[self.number], columns=stored):
                 rows = _converted(
@@ -169,7 +170,10 @@ def _repeated(value: pa.Scalar, rows: int) -> pa.Array:
 
 
 def row_groups(
-    parquet: ParquetFiles, columns: Sequence[str] | None = None, expression: Any = None
+    parquet: ParquetFiles,
+    columns: Sequence[str] | None = None,
+    expression: Any = None,
+    read_footers: ReadFooters = footers,
 ) -> tuple[list[RowGroup], pa.Schema]:
     """Return the row groups with rows that a filter does not exclude by their statistics, and the columns to read.
 
@@ -181,46 +185,29 @@ def row_groups(
         The columns to read, by default all.
     expression : pc.Expression, optional
         The filter.
+    read_footers : callable
+        Returns the footers of files. With a filter each node reads them all, for their statistics.
 
     Raises
     ------
     SpecError
         If a file is no Parquet file, or its columns differ, or `columns` or `expression` do not fit them.
     """
-    with ThreadPoolExecutor(_FOOTERS_AT_A_TIME) as readers:
-        fragments = list(readers.map(_fragment, parquet.files))
-    known = columns_of(parquet, [each.physical_schema for each in fragments])
+    fragments = None if expression is None else read_at_once(fragment, parquet.files)
+    found = read_footers(parquet.files) if fragments is None else list(map(footer_of, fragments))
+    known = columns_of(parquet, [each.schema for each in found])
     schema = pa.schema([known.field(name).remove_metadata() for name in chosen(columns, known.names)])
     rows = None if expression is None else RowFilter.of(expression, known)
     used = dict.fromkeys((*schema.names, *(rows.columns if rows else ())))
     groups: list[RowGroup] = []
-    for file, fragment in zip(parquet.files, fragments, strict=True):
-        stored = fragment.physical_schema
+    for number, (file, footer) in enumerate(zip(parquet.files, found, strict=True)):
+        stored = footer.schema
         sources = {name: source_of(parquet, known.field(name), file, stored) for name in used}
         types = {name: _stored_type(known.field(name).type, sources[name], stored) for name in used}
-        read = ReadFile(file.path, schema, sources, types, rows)
-        groups += _groups_of(read, file.kept, fragment.metadata, _not_excluded(read, fragment, known))
+        read = ReadFile(file.path, schema, sources, types, rows, file.size)
+        wanted = range(len(footer.groups)) if fragments is None else _not_excluded(read, fragments[number], known)
+        groups += _groups_of(read, file.kept, footer, wanted)
     return groups, schema
-
-
-def _fragment(file: DataFile) -> Any:
-    """Return a file with its footer, as a fragment of an Arrow dataset."""
-    from pyarrow.dataset import ParquetFileFormat, ParquetReadOptions  # imports pandas
-
-    known = pc.scalar(True)
-    for name, value in file.constants.items():
-        known = known & (pc.field(name) == value if value.is_valid else pc.field(name).is_null())
-    files, path = storage.file_system(file.path)
-    with files.open(path, "rb") as opened:
-        try:
-            format_ = ParquetFileFormat(ParquetReadOptions(coerce_int96_timestamp_unit=_INT96))
-            fragment = format_.make_fragment(opened, partition_expression=known)
-            fragment.ensure_complete_metadata()
-        except pa.ArrowInvalid as error:
-            raise SpecError(f"{file.path} is no Parquet file ({error})") from None
-        except (OSError, pa.ArrowException) as error:
-            raise SpecError(f"the footer of {file.path} can't be read: {error}") from None
-    return fragment
 
 
 def _stored_type(kind: pa.DataType, source: Any, stored: pa.Schema) -> pa.DataType:
@@ -232,16 +219,15 @@ def _stored_type(kind: pa.DataType, source: Any, stored: pa.Schema) -> pa.DataTy
 
 
 def _groups_of(
-    file: ReadFile, kept: pa.BooleanArray | None, footer: Any, numbers: Container[int]
+    file: ReadFile, kept: pa.BooleanArray | None, footer: Footer, numbers: Container[int]
 ) -> Iterator[RowGroup]:
     start = 0
-    for number in range(footer.num_row_groups):
-        group = footer.row_group(number)
-        part = None if kept is None else _part(kept, start, group.num_rows)
-        start += group.num_rows
-        count = group.num_rows if part is None else part.true_count
+    for number, (rows, size) in enumerate(footer.groups):
+        part = None if kept is None else _part(kept, start, rows)
+        start += rows
+        count = rows if part is None else part.true_count
         if number in numbers and count:
-            yield RowGroup(file, number, group.total_byte_size, group.num_rows, count, part)
+            yield RowGroup(file, number, size, rows, count, part)
     if kept is not None and len(kept) > start:
         raise SpecError(f"{file.path} has {start} rows, and its table says which of {len(kept)} are deleted")
 

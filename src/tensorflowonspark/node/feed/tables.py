@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 from tensorflowonspark import storage
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.node.feed.file_columns import FIELD_ID, DataFile, ParquetFiles, constant_of, parquet_files
+from tensorflowonspark.node.feed.footers import ReadFooters, footers
 from tensorflowonspark.node.feed.row_groups import RowGroup, row_groups
 
 # What a reader of a Delta table must know, and its library or this module does. Other features are refused.
@@ -51,8 +52,17 @@ class FilesToRead(NamedTuple):
         return cls(*pickle.loads(base64.b64decode(text)))
 
 
-def find_row_groups(files: FilesToRead) -> tuple[list[RowGroup], pa.Schema, FilesToRead]:
+def find_row_groups(
+    files: FilesToRead, read_footers: ReadFooters = footers
+) -> tuple[list[RowGroup], pa.Schema, FilesToRead]:
     """Return the row groups of a request, their columns, and the request with the version of the table.
+
+    Parameters
+    ----------
+    files : FilesToRead
+        The request.
+    read_footers : callable
+        Returns the footers of files.
 
     Raises
     ------
@@ -60,7 +70,7 @@ def find_row_groups(files: FilesToRead) -> tuple[list[RowGroup], pa.Schema, File
         If the request is wrong, or a table has what can't be read.
     """
     found, version = _KINDS[files.kind](**files.source)
-    groups, schema = row_groups(found, files.columns, files.filter)
+    groups, schema = row_groups(found, files.columns, files.filter, read_footers)
     return groups, schema, files._replace(source={**files.source, **version})
 
 

@@ -17,13 +17,16 @@ from tensorflowonspark.feed_messages import (
     StepGrant,
 )
 from tensorflowonspark.node.driver_link import Link
+from tensorflowonspark.node.feed import kept
 from tensorflowonspark.node.feed.arriving import ArrivingParts, ArrivingRows
 from tensorflowonspark.node.feed.counting import CountingPass
 from tensorflowonspark.node.feed.file_rows import FileRows
 from tensorflowonspark.node.feed.file_splits import Records
 from tensorflowonspark.node.feed.selection import Selection
 from tensorflowonspark.node.feed.windows import check_rows
+from tensorflowonspark.tfrecords.files import File
 
+_KIND = "tfrecord"  # of the counts that are kept
 _ALONE = -1  # in place of a feed's number, of which no other process learns
 
 
@@ -65,8 +68,12 @@ class UncountedRows:
         def send_count(rows: int) -> None:
             link.send(FilesCounted(feed, rows))
 
+        def ended(rows: int) -> None:
+            send_count(rows)
+            self._keep(counting)
+
         counting = CountingPass(
-            self._splits, self._row_bytes, self._limit_bytes, send_rows, send_count, partial(link.break_off, feed)
+            self._splits, self._row_bytes, self._limit_bytes, send_rows, ended, partial(link.break_off, feed)
         )
 
         def next_grant(seconds: float | None = None) -> StepGrant | None:
@@ -93,7 +100,10 @@ class UncountedRows:
         number : int
             The node.
         """
-        counting = CountingPass(self._splits, self._row_bytes, self._limit_bytes)
+        def ended(_rows: int) -> None:
+            self._keep(counting)
+
+        counting = CountingPass(self._splits, self._row_bytes, self._limit_bytes, on_end=ended)
 
         def arrived() -> SplitManifest | None:
             counts = counting.counts
@@ -122,7 +132,29 @@ class UncountedRows:
         return ArrivingParts(feed, counting, next_grant, granted, send, check, counting.start, counting.close)
 
     def _counted(self, counting: CountingPass) -> FileRows:
+        if self._keeps_counts:
+            known = kept.load(_KIND, self._files)
+            places = {file.path: number for number, file in enumerate(self._files)}
+            counting.learn({places[path]: rows for path, rows in known.items() if type(rows) is int and rows >= 0})
+        counting.count()
+        self._keep(counting)
         return FileRows(self._splits, counting.count(), self._row_bytes, self._limit_bytes)
+
+    @property
+    def _keeps_counts(self) -> bool:
+        """Whether the numbers of rows are those of records, whatever can be read of them."""
+        return all(each.counts_records for each in self._splits)
+
+    @property
+    def _files(self) -> list[File]:
+        """The splits as files of their own, for `kept`."""
+        found = [(each.split, each.split.file) for each in self._splits]
+        return [replace(file, path=f"{file.path}#{split.begin}-{split.end}") for split, file in found]
+
+    def _keep(self, counting: CountingPass) -> None:
+        if counting.counts is not None and self._keeps_counts:
+            files = self._files
+            kept.keep(_KIND, files, {file.path: rows for file, rows in zip(files, counting.counts, strict=True)})
 
 
 def _ignore(_message: object) -> None:

@@ -19,8 +19,10 @@ from tensorflowonspark.errors import FeedError
 from tensorflowonspark.feed_messages import SplitManifest
 from tensorflowonspark.messages import ColumnSummary
 from tensorflowonspark.node.feed.selection import Selection
+from tensorflowonspark.storage import READS_AT_ONCE
 
 OPEN_SPLITS = 4  # that are read at the same time: network and disk wait for each other, and decoding is native code
+_WINDOW_SPLITS = 512  # of a window, about: opening small files takes longer than reading them
 _WINDOWS_IN_MEMORY = 4  # the current one, the next, and the copies that decoding and shuffling make
 
 
@@ -81,6 +83,7 @@ class WindowPlan(NamedTuple):
     order: Sequence[int]
     width: int  # number of splits that take turns
     chunk_rows: int
+    ahead_bytes: int = 0  # of splits, as they are stored, that are read before their turn
 
 
 def plan_windows(
@@ -104,10 +107,30 @@ def plan_windows(
     Examples
     --------
     >>> plan_windows(3, None, batch_rows=10, row_bytes=8.0, limit_bytes=4000)
-    WindowPlan(window_rows=120, order=range(0, 3), width=1, chunk_rows=30)
+    WindowPlan(window_rows=120, order=range(0, 3), width=1, chunk_rows=30, ahead_bytes=250)
     """
     limit = limit_bytes / _WINDOWS_IN_MEMORY / max(1.0, row_bytes)
-    return plan_turns(splits, seed, max(1, int(limit) // batch_rows) * batch_rows)
+    plan = plan_turns(splits, seed, max(1, int(limit) // batch_rows) * batch_rows)
+    return plan._replace(ahead_bytes=limit_bytes // 16)
+
+
+def window_limit(limit_bytes: int, sizes: Sequence[int]) -> int:
+    """Return the limit of the rows in memory with which a window has so few splits that its first batch comes soon.
+
+    Parameters
+    ----------
+    limit_bytes : int
+        The size that they should not exceed.
+    sizes : sequence of int
+        Those of the splits of all workers, so that all have the same windows.
+
+    Examples
+    --------
+    >>> window_limit(1 << 30, [1000] * 10_000), window_limit(1 << 30, [1 << 30])
+    (2048000, 1073741824)
+    """
+    mean = max(1, sum(sizes) // max(1, len(sizes)))
+    return min(limit_bytes, _WINDOW_SPLITS * _WINDOWS_IN_MEMORY * mean)
 
 
 def plan_turns(splits: int, seed: Sequence[int] | None, window_rows: int) -> WindowPlan:
@@ -249,8 +272,9 @@ class _Chunks:
         self._on_count = on_count
         self._waiting = iter([number for number in plan.order if rows is None or rows[number]])
         self._ahead: deque[_OpenSplit] = deque()  # those that come next, of which the first chunks are being read
+        self._ahead_bytes = 0
         self._turns: deque[_OpenSplit] = deque()
-        self._pool = ThreadPoolExecutor(OPEN_SPLITS, thread_name_prefix="read")
+        self._pool = ThreadPoolExecutor(READS_AT_ONCE if plan.ahead_bytes else OPEN_SPLITS, thread_name_prefix="read")
 
     def close(self) -> None:
         """End reading, without a wait: a pass may be abandoned where nobody can wait for a read that hangs."""
@@ -297,16 +321,22 @@ class _Chunks:
     def _open(self, number: int) -> "_OpenSplit":
         return _OpenSplit(number, self._splits[number], None if self._rows is None else self._rows[number])
 
+    def _has_room(self) -> bool:
+        """Return whether another split may be read ahead: each has a chunk in memory, as each of those in turn."""
+        few = len(self._ahead) < max(1, OPEN_SPLITS - self._plan.width)
+        return few or (len(self._ahead) < READS_AT_ONCE and self._ahead_bytes < self._plan.ahead_bytes)
+
     def _append_following(self) -> bool:
         """Give a turn to the next split that has rows; return whether there is one."""
         while True:
-            ahead = max(1, OPEN_SPLITS - self._plan.width)  # each has a chunk in memory, as each of those in turn
-            for _, number in zip(range(ahead - len(self._ahead)), self._waiting, strict=False):
+            while self._has_room() and (number := next(self._waiting, None)) is not None:
                 self._ahead.append(self._open(number))
+                self._ahead_bytes += self._splits[number].size
                 self._ahead[-1].read_on(self._pool, self._plan.chunk_rows)
             if not self._ahead:
                 return False
             found = self._ahead.popleft()
+            self._ahead_bytes -= self._splits[found.number].size
             if self._rows is not None or found.result().rows:
                 self._turns.append(found)
                 return True
@@ -365,7 +395,8 @@ class _OpenSplit:
                     self.next_row += taken.num_rows
                 self._rest = self._rest.slice(taken.num_rows)
                 self._position += taken.num_rows
-            ended = not self._has_next() if self._rows is None else self._position >= self._rows
+            # The end is looked at for known rows too: there a file shows that it has changed.
+            ended = (self._rows is None or self._position >= self._rows) and not self._has_next()
         except (OSError, pa.ArrowException) as error:
             raise FeedError(f"{self._split.name} can't be read: {error}") from error
         if self._rows is not None and self._position < stop:
@@ -373,6 +404,8 @@ class _OpenSplit:
                 f"{self._split.name} ended after {self._position} rows and should have {self._rows}: it has changed "
                 "since it was listed"
             )
+        if self._rows is not None and self._position >= self._rows and not ended:
+            raise FeedError(f"{self._split.name} has more than its {self._rows} rows: it has changed since it was listed")
         return _Chunk(found, ended)
 
     def _has_next(self) -> bool:
