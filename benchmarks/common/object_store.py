@@ -22,7 +22,7 @@ class ObjectStore:
     Parameters
     ----------
     directory : path
-        The files; the store reads them anew for each answer.
+        The files; the store reads them anew for each answer, and lists them anew for each first page.
     seconds : float
         From a request to its answer.
 
@@ -40,6 +40,7 @@ class ObjectStore:
         self.directory = Path(directory)
         self.seconds = seconds
         self.requests = Counter()
+        self._keys = []  # as the first page of the last listing had them
         self.answer = lambda _method, _key: None
         self._loop = asyncio.new_event_loop()
         self._server = self._loop.run_until_complete(
@@ -77,7 +78,7 @@ class ObjectStore:
         if not path.is_file():
             return self.seconds + further, 404, {}, _error(404)
         found, body = path.stat(), path.read_bytes()
-        about = {"ETag": f'"{found.st_mtime_ns:x}-{found.st_size:x}"', "Last-Modified": formatdate(found.st_mtime, usegmt=True)}
+        about = {"ETag": f'"{found.st_mtime_ns:x}"', "Last-Modified": formatdate(found.st_mtime, usegmt=True)}
         if "range" in headers:
             begin, _, end = headers["range"].removeprefix("bytes=").partition("-")
             about["Content-Range"] = f"bytes {begin}-{end}/{len(body)}"
@@ -86,9 +87,11 @@ class ObjectStore:
 
     def _listing(self, query):
         prefix, after = query.get("prefix", ""), query.get("continuation-token", "")
-        keys = sorted(str(each.relative_to(self.directory)) for each in self._below(prefix))
+        if not after:
+            top = self.directory / prefix.rpartition("/")[0]
+            self._keys = sorted(str(each.relative_to(self.directory)) for each in top.rglob("*") if each.is_file())
         delimiter, entries = query.get("delimiter"), {}
-        for key in keys:
+        for key in self._keys:
             if key.startswith(prefix):
                 rest = key[len(prefix) :]
                 folder = delimiter is not None and delimiter in rest
@@ -105,10 +108,6 @@ class ObjectStore:
             f"<IsTruncated>{str(more).lower()}</IsTruncated>{''.join(shown)}</ListBucketResult>"
         ).encode()
 
-    def _below(self, prefix):
-        top = self.directory / prefix.rpartition("/")[0]
-        return (each for each in top.rglob("*") if each.is_file())
-
 
 def _folder(name):
     return f"<CommonPrefixes><Prefix>{escape(name)}</Prefix></CommonPrefixes>"
@@ -119,7 +118,7 @@ def _object(name, path):
     when = datetime.fromtimestamp(found.st_mtime, timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.000Z")
     return (
         f"<Contents><Key>{escape(name)}</Key><LastModified>{when}</LastModified><Size>{found.st_size}</Size>"
-        f'<ETag>"{found.st_mtime_ns:x}-{found.st_size:x}"</ETag></Contents>'
+        f'<ETag>"{found.st_mtime_ns:x}"</ETag></Contents>'
     )
 
 

@@ -8,7 +8,7 @@ class Split:
 
     def __init__(self, first, rows):
         self.first, self.rows, self.name = first, rows, f"rows from {first}"
-        self.counted = 0
+        self.counted, self.size, self.counts_records = 0, rows * 8, False
 
     def batches(self):
         for start in range(0, self.rows, 7):

@@ -6,7 +6,7 @@ the Spark application, or else from the defaults of each client library. Importi
 libraries, and neither Spark nor TensorFlow.
 """
 
-from tensorflowonspark.storage.file_systems import READS_AT_ONCE, file_system, is_local, open_known
+from tensorflowonspark.storage.file_systems import READS_AT_ONCE, file_system, is_local, is_object_store
 from tensorflowonspark.storage.hadoop import (
     absolute_path,
     default_fs,
@@ -36,8 +36,8 @@ __all__ = [
     "hadoop_settings",
     "hadoop_user",
     "is_local",
+    "is_object_store",
     "make_private_directory",
-    "open_known",
     "publish",
     "remove",
     "settings",

@@ -104,32 +104,6 @@ def is_object_store(files: fsspec.AbstractFileSystem) -> bool:
     return isinstance(files, ArrowFSWrapper)
 
 
-def open_known(files: fsspec.AbstractFileSystem, path: str, size: int) -> Any:
-    """Open a file of known size for reading: an object store is asked for nothing before the first read.
-
-    Parameters
-    ----------
-    files : fsspec.AbstractFileSystem
-        The adapter, as `file_system` returns it.
-    path : str
-        The path in it.
-    size : int
-        In bytes; 0 if it is unknown.
-
-    Examples
-    --------
-    >>> files, path = file_system("memory://known")
-    >>> _ = files.pipe_file(path, b"some")
-    >>> open_known(files, path, 4).read()
-    b'some'
-    """
-    if not (size and is_object_store(files)):
-        return files.open(path, "rb")
-    from pyarrow.dataset import IpcFileFormat  # of Arrow's functions only those of data sets take a size
-
-    return IpcFileFormat().make_fragment(files._strip_protocol(path), files.fs, file_size=size).open()
-
-
 def _wrapped(store: Any) -> fsspec.AbstractFileSystem:
     from fsspec.implementations.arrow import ArrowFSWrapper
 

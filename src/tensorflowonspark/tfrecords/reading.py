@@ -71,8 +71,7 @@ def records_of(split: RecordSplit, options: Options) -> Iterator[Block | Damaged
     """
     files, path = storage.file_system(split.file.path)
     try:
-        # An object store reports at the first read that a known file is gone, and not as FileNotFoundError.
-        file = storage.open_known(files, path, 0 if options.ignore_missing_files else split.file.size)
+        file = files.open(path, "rb")
     except FileNotFoundError:
         if not options.ignore_missing_files:
             raise

@@ -46,11 +46,15 @@ def fragment(file: DataFile) -> Any:
     for name, value in file.constants.items():
         known = known & (pc.field(name) == value if value.is_valid else pc.field(name).is_null())
     files, path = storage.file_system(file.path)
+    format_ = ParquetFileFormat(ParquetReadOptions(coerce_int96_timestamp_unit=INT96))
     try:
-        with storage.open_known(files, path, file.size) as opened:
-            format_ = ParquetFileFormat(ParquetReadOptions(coerce_int96_timestamp_unit=INT96))
-            found = format_.make_fragment(opened, partition_expression=known)
+        if file.size and storage.is_object_store(files):  # one request, where opening the file would ask for its size
+            found = format_.make_fragment(path, files.fs, partition_expression=known, file_size=file.size)
             found.ensure_complete_metadata()
+        else:
+            with files.open(path, "rb") as opened:
+                found = format_.make_fragment(opened, partition_expression=known)
+                found.ensure_complete_metadata()
     except pa.ArrowInvalid as error:
         raise SpecError(f"{file.path} is no Parquet file ({error})") from None
     except (OSError, pa.ArrowException) as error:

@@ -39,6 +39,8 @@ def load(kind: str, files: Sequence[File]) -> dict[str, Any]:
     files : sequence of File
         The files, as they are listed now.
     """
+    if not files:
+        return {}
     try:
         found = _read(_place(kind, files))
     except RuntimeError:  # there is no home
@@ -59,10 +61,10 @@ def keep(kind: str, files: Sequence[File], values: Mapping[str, Any]) -> None:
     values : mapping of str to object
         Values that JSON can hold.
     """
+    if not files:
+        return
     before = time.time() - _SETTLED_SECONDS
-    own = {
-        _key(file): values[file.path] for file in files if file.path in values and 0 < file.modified < before
-    }
+    own = {_key(file): values[file.path] for file in files if file.path in values and 0 < file.modified < before}
     try:
         place = _place(kind, files)
         place.parent.mkdir(parents=True, exist_ok=True)

@@ -42,8 +42,6 @@ class ReadFile:
         Their types, with the file's units of time, so that the filter compares what is stored.
     filter : RowFilter or None
         The rows to read.
-    size : int
-        In bytes, as it is stored; 0 if it is unknown.
     """
 
     path: str
@@ -51,7 +49,6 @@ class ReadFile:
     sources: Mapping[str, Any]
     types: Mapping[str, pa.DataType]
     filter: RowFilter | None = None
-    size: int = 0
 
 
 @dataclass(frozen=True)
@@ -120,7 +117,7 @@ class RowGroup:
         at_once = max(1, min(_BATCH_ROWS, self.stored_rows * _BATCH_BYTES // max(1, self.size)))
         position = 0
         files, path = storage.file_system(self.file.path)
-        with storage.open_known(files, path, self.file.size) as file:
+        with files.open(path, "rb") as file:
             parquet = pq.ParquetFile(file, buffer_size=_BUFFER_BYTES, coerce_int96_timestamp_unit=INT96)
             self._check_unchanged(parquet.metadata)
             for batch in parquet.iter_batches(at_once, row_groups=[self.number], columns=stored):
@@ -204,7 +201,7 @@ def row_groups(
         stored = footer.schema
         sources = {name: source_of(parquet, known.field(name), file, stored) for name in used}
         types = {name: _stored_type(known.field(name).type, sources[name], stored) for name in used}
-        read = ReadFile(file.path, schema, sources, types, rows, file.size)
+        read = ReadFile(file.path, schema, sources, types, rows)
         wanted = range(len(footer.groups)) if fragments is None else _not_excluded(read, fragments[number], known)
         groups += _groups_of(read, file.kept, footer, wanted)
     return groups, schema
