@@ -73,7 +73,7 @@ class ObjectStore:
         self.requests[method, key] += 1
         status, further = self.answer(method, key) or (200, 0)
         path = self.directory / key
-        if status != 200:  # noqa: PLR2004
+        if status != 200:
             return self.seconds + further, status, {}, _error(status)
         if not path.is_file():
             return self.seconds + further, 404, {}, _error(404)

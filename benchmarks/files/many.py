@@ -81,7 +81,9 @@ def main():
                 if sum(each["rows"] for each in found) != options.files * _ROWS:
                     sys.exit("the workers have read another number of rows")
                 most = {name: max(each[name] for each in found) for name in ("opened", "first", "epoch")}
-                print(f"{options.kind}, run {run + 1}:", ", ".join(f"{k} {v:.1f} s" for k, v in most.items()), flush=True)
+                print(
+                    f"{options.kind}, run {run + 1}:", ", ".join(f"{k} {v:.1f} s" for k, v in most.items()), flush=True
+                )
             spark.stop()
             store.stdin.close()
 

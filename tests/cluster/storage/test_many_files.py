@@ -43,7 +43,9 @@ def count(args, ctx):
 
 def read(args, ctx):
     feed = ctx.read_parquet(args, cache=None)
-    return [row for batch in feed.batches(16, features=["id"]) for row in batch["id"][batch["sample_weight"] != 0].tolist()]
+    return [
+        row for batch in feed.batches(16, features=["id"]) for row in batch["id"][batch["sample_weight"] != 0].tolist()
+    ]
 
 
 def test_each_footer_is_asked_for_once_and_by_a_later_run_not_at_all(spark, store, tmp_path):
@@ -74,5 +76,7 @@ def test_a_worker_that_reads_something_else_fails_the_cluster(spark, store, tmp_
         else:
             ctx.read_tfrecord(args, cache=None, schema="id bigint")
 
-    with pytest.raises(tfos.ClusterError, match=r"its program called ctx\.read_\w+\(.* and another worker's ctx\.read_"):
+    with pytest.raises(
+        tfos.ClusterError, match=r"its program called ctx\.read_\w+\(.* and another worker's ctx\.read_"
+    ):
         run(spark, program, tmp_path)

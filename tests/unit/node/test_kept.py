@@ -113,14 +113,21 @@ def test_what_is_kept_is_bounded(directory, cache, monkeypatch):
     assert len(list(cache.glob("*.json"))) == 1
 
 
-def test_each_footer_is_read_by_one_worker(directory, read, tmp_path, monkeypatch):
+def test_each_footer_is_read_by_one_worker_and_other_files_by_each(directory):
     files, values = listed(directory), []
+
+    def combine(value, merge):
+        values.append(value)
+        return merge([value])
+
     for worker in range(2):
-        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / f"host{worker}"))
-        shared_footers(files, worker, 2, lambda value, merge: values.append(value) or merge([value]) and None)
-    assert sorted(read)[::2] == [f"{number}.parquet" for number in range(5)]  # here each read the others' too, alone
+        with pytest.raises(KeyError):  # what the other would give is missing
+            shared_footers(files, worker, 2, combine)
+    assert sorted([*values[0][1], *values[1][1]]) == [file.path for file in files]
     merged = shared_footers(files, 0, 2, lambda _value, merge: merge(values))
     assert rows_of(merged) == [1, 2, 3, 4, 5]
+    others = [(files[:3], {}), values[1]]
+    assert rows_of(shared_footers(files, 0, 2, lambda _value, merge: merge(others))) == [1, 2, 3, 4, 5]
 
 
 def test_a_file_that_vanishes_is_named(directory):

@@ -62,14 +62,10 @@ def parquet_files(paths: Sequence[str]) -> ParquetFiles:
         raise SpecError(f"there are no Parquet files at {', '.join(paths)}")
     types = partition_types(found)
 
-
     def constants(file: File) -> dict[str, Any]:
         return {name: partition_value(value, types[name]) for name, value in file.values}
 
-    files = [
-        DataFile(each.path, constants(each), size=each.size, modified=each.modified)
-        for each in found
-    ]
+    files = [DataFile(each.path, constants(each), size=each.size, modified=each.modified) for each in found]
     return ParquetFiles(files, partitions=types)
 
 

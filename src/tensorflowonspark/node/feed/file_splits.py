@@ -82,7 +82,9 @@ class Records:
         FeedError
             If the file has changed since it was listed, or is gone.
         """
-        if self.split.file.size > BLOCK_BYTES:  # else all is read before a row is taken, and one look afterwards is enough
+        if (
+            self.split.file.size > BLOCK_BYTES
+        ):  # else all is read before a row is taken, and one look afterwards is enough
             check_unchanged(self.split.file)
         try:
             yield from read([self.split], self.columns, self.options)

@@ -68,7 +68,7 @@ def keep(kind: str, files: Sequence[File], values: Mapping[str, Any]) -> None:
     try:
         place = _place(kind, files)
         place.parent.mkdir(parents=True, exist_ok=True)
-        with open(place.parent / "lock", "w") as lock:
+        with (place.parent / "lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # another node of this host may add what it has found
             others = _read(place)
             if len(others.keys() - own.keys()) > _OTHERS_KEPT * len(files):
@@ -83,7 +83,7 @@ def keep(kind: str, files: Sequence[File], values: Mapping[str, Any]) -> None:
 
 
 def _place(kind: str, files: Sequence[File]) -> Path:
-    common = os.path.commonprefix([files[0].path, files[-1].path]).rpartition("/")[0]
+    common = os.path.commonprefix([files[0].path, files[-1].path]).rpartition("/")[0]  # noqa: RUF071 - of URLs, and cut at a slash
     return directory() / f"{_FORMAT}-{hashlib.sha256(f'{kind} {common}'.encode()).hexdigest()[:32]}.json"
 
 

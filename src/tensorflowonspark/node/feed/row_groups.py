@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tensorflowonspark import storage
@@ -197,10 +196,15 @@ def row_groups(
     rows = None if expression is None else RowFilter.of(expression, known)
     used = dict.fromkeys((*schema.names, *(rows.columns if rows else ())))
     groups: list[RowGroup] = []
+    columns_of_files: dict[int | None, tuple[dict[str, Any], dict[str, pa.DataType]]] = {}
     for number, (file, footer) in enumerate(zip(parquet.files, found, strict=True)):
         stored = footer.schema
-        sources = {name: source_of(parquet, known.field(name), file, stored) for name in used}
-        types = {name: _stored_type(known.field(name).type, sources[name], stored) for name in used}
+        alike = None if file.constants else id(stored)  # many files have the same schema
+        if alike is None or alike not in columns_of_files:
+            sources = {name: source_of(parquet, known.field(name), file, stored) for name in used}
+            types = {name: _stored_type(known.field(name).type, sources[name], stored) for name in used}
+            columns_of_files[alike] = sources, types
+        sources, types = columns_of_files[alike]
         read = ReadFile(file.path, schema, sources, types, rows)
         wanted = range(len(footer.groups)) if fragments is None else _not_excluded(read, fragments[number], known)
         groups += _groups_of(read, file.kept, footer, wanted)

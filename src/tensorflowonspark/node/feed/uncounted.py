@@ -100,6 +100,7 @@ class UncountedRows:
         number : int
             The node.
         """
+
         def ended(_rows: int) -> None:
             self._keep(counting)
 

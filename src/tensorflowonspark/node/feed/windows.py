@@ -22,7 +22,7 @@ from tensorflowonspark.node.feed.selection import Selection
 from tensorflowonspark.storage import READS_AT_ONCE
 
 OPEN_SPLITS = 4  # that are read at the same time: network and disk wait for each other, and decoding is native code
-_WINDOW_SPLITS = 512  # of a window, about: opening small files takes longer than reading them
+_WINDOW_SPLITS = 256  # of a window, about: opening small files takes longer than reading them
 _WINDOWS_IN_MEMORY = 4  # the current one, the next, and the copies that decoding and shuffling make
 
 
@@ -127,7 +127,7 @@ def window_limit(limit_bytes: int, sizes: Sequence[int]) -> int:
     Examples
     --------
     >>> window_limit(1 << 30, [1000] * 10_000), window_limit(1 << 30, [1 << 30])
-    (2048000, 1073741824)
+    (1024000, 1073741824)
     """
     mean = max(1, sum(sizes) // max(1, len(sizes)))
     return min(limit_bytes, _WINDOW_SPLITS * _WINDOWS_IN_MEMORY * mean)
@@ -405,7 +405,9 @@ class _OpenSplit:
                 "since it was listed"
             )
         if self._rows is not None and self._position >= self._rows and not ended:
-            raise FeedError(f"{self._split.name} has more than its {self._rows} rows: it has changed since it was listed")
+            raise FeedError(
+                f"{self._split.name} has more than its {self._rows} rows: it has changed since it was listed"
+            )
         return _Chunk(found, ended)
 
     def _has_next(self) -> bool:
