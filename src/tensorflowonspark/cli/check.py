@@ -13,7 +13,7 @@ from tensorflowonspark.driver.spark.private_names import python_problems
 from tensorflowonspark.errors import RequirementError
 from tensorflowonspark.keras.wheels import wheels_of
 from tensorflowonspark.task.environment import ExecutorEnvironment, own_environment
-from tensorflowonspark.task.fabric import Fabric, NcclChoice, find_fabric
+from tensorflowonspark.task.fabric import Fabric, find_fabric
 
 _MEBIBYTE, _GIBIBYTE = 1 << 20, 1 << 30
 _DYNAMIC = (
