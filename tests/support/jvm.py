@@ -31,7 +31,7 @@ spark.stop()
 def use_options():
     """Have all of Spark's processes that descend from this one start sooner; write the archive if there is none."""
     archive = _archive()
-    options = SOONER
+    options = f"{SOONER} -Xshare:auto"  # Java's default, by which `tfos run` leaves archives alone
     wanted = os.environ.get("TFOS_TEST_JAVA_ARCHIVE") != "0"  # not for an environment that is used once
     if wanted and (archive.exists() or _write(archive)):
         # Where the classes differ, as with more jars in front, Java reads them as ever, and need not mention it.

@@ -322,6 +322,8 @@ def test_nobody_waits_by_the_wall_clock():
         if isinstance(node, ast.Call) and _WALL_CLOCK.search(ast.unparse(node.func))
     }
     assert callers == {
+        "cli/class_archive.py",  # since when an archive of classes is not used
+        "node/feed/kept.py",  # whether a file is so young that it may be written again
         "transport/credentials.py",  # since when a certificate is valid
         "driver/console.py",  # when lines and failures came
         "driver/metrics/store.py",  # when epochs ended, and the times of curves

@@ -11,6 +11,7 @@ from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tensorflowonspark.cli.class_archive import archive_path, mapped, write_later
 from tensorflowonspark.cli.cluster_mode import check_cluster_mode, run_in_cluster, staging_folder
 from tensorflowonspark.cli.python_env import PythonEnvironment, add_environment_options, find_environment
 from tensorflowonspark.cli.settings import spark_settings, use_hadoop_settings
@@ -180,6 +181,12 @@ def _add_cluster_options(group: Any) -> None:
         metavar="URL",
         help="in cluster mode, the directory for the script and the result (by default the home in fs.defaultFS)",
     )
+    group.add_argument(
+        "--no-archive",
+        dest="archive",
+        action="store_false",
+        help="read Spark's classes from their jars, and do not keep them for a sooner start of the next run",
+    )
     group.add_argument("--no-wait", action="store_true", help="in cluster mode, return once Spark has accepted it")
 
 
@@ -264,12 +271,15 @@ def _run(options: argparse.Namespace) -> int:
             environment.publish()
         if folder:
             return run_in_cluster(options, script, submit, folder)
-        spark = start_session(submit)
+        archive = archive_path() if options.archive else None
+        with mapped(archive):
+            spark = start_session(submit)
         try:
             install()  # again: Spark has a handler of SIGINT that cancels its jobs, and with them the nodes
             _run_on(spark, script, options)
         finally:
             stop_session(spark)
+        write_later(archive)
     return 0
 
 

@@ -80,7 +80,7 @@ def use_hadoop_settings(submit: Sequence[str]) -> None:
 
 
 def _of_file(given: str | None) -> dict[str, str]:
-    folder = os.environ.get("SPARK_CONF_DIR") or str(Path(_spark_home(), "conf"))
+    folder = os.environ.get("SPARK_CONF_DIR") or str(Path(spark_home(), "conf"))
     file = Path(given or Path(folder, "spark-defaults.conf"))
     try:
         return dict(_PROPERTY.findall(file.read_text(errors="replace")))
@@ -92,10 +92,11 @@ def _of_file(given: str | None) -> dict[str, str]:
 
 def program_of_spark(name: str) -> str:
     """Return the path of one of Spark's programs, as spark-submit."""
-    return str(Path(_spark_home(), "bin", name))
+    return str(Path(spark_home(), "bin", name))
 
 
-def _spark_home() -> str:
+def spark_home() -> str:
+    """Return the directory of Spark, as its own scripts find it; empty if there is none."""
     if find_spec("pyspark") is None:
         return os.environ.get("SPARK_HOME", "")
     from pyspark.find_spark_home import _find_spark_home

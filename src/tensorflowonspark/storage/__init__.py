@@ -6,7 +6,7 @@ the Spark application, or else from the defaults of each client library. Importi
 libraries, and neither Spark nor TensorFlow.
 """
 
-from tensorflowonspark.storage.file_systems import READS_AT_ONCE, file_system, is_local, is_object_store
+from tensorflowonspark.storage.file_systems import file_system, is_local
 from tensorflowonspark.storage.hadoop import (
     absolute_path,
     default_fs,
@@ -26,7 +26,6 @@ from tensorflowonspark.storage.transfer import (
 )
 
 __all__ = [
-    "READS_AT_ONCE",
     "DirectorySync",
     "absolute_path",
     "check_member",
@@ -36,7 +35,6 @@ __all__ = [
     "hadoop_settings",
     "hadoop_user",
     "is_local",
-    "is_object_store",
     "make_private_directory",
     "publish",
     "remove",

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from tensorflowonspark import storage
 from tensorflowonspark.columns.layout import is_list, is_vector
 from tensorflowonspark.columns.schema import arrow_type
 from tensorflowonspark.errors import SpecError
+from tensorflowonspark.storage.file_systems import READS_AT_ONCE
 from tensorflowonspark.tfrecords.decode import IN_BOTH, kinds_for
 from tensorflowonspark.tfrecords.examples import (
     BYTES,
@@ -221,10 +221,10 @@ def _whole(split: RecordSplit, options: Options, limit: int = 0) -> Iterator[Blo
 def _ahead(splits: Iterable[RecordSplit], options: Options, limit: int) -> Iterator[list[Block]]:
     """Yield the first blocks of each split: of one, then of two at a time, and so on, as many as small files need."""
     rest, width = iter(splits), 1
-    with ThreadPoolExecutor(storage.READS_AT_ONCE, thread_name_prefix="infer") as readers:
+    with ThreadPoolExecutor(READS_AT_ONCE, thread_name_prefix="infer") as readers:
         while some := list(islice(rest, width)):
             yield from readers.map(lambda split: list(_whole(split, options, limit)), some)
-            width = min(2 * width, storage.READS_AT_ONCE)
+            width = min(2 * width, READS_AT_ONCE)
 
 
 def options_for(columns: Sequence[pa.Field], files: Sequence[File], options: Options, *, inferred: bool) -> Options:

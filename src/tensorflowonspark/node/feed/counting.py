@@ -19,7 +19,7 @@ from tensorflowonspark.node.feed.windows import (
     plan_windows,
     read_windows,
 )
-from tensorflowonspark.storage import READS_AT_ONCE
+from tensorflowonspark.storage.file_systems import READS_AT_ONCE
 
 _WINDOWS_HELD = 2  # the program's, and the next; a third one is being put together
 

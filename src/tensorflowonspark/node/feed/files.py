@@ -17,7 +17,6 @@ from itertools import chain
 
 import pyarrow as pa
 
-from tensorflowonspark import storage
 from tensorflowonspark.columns import flat_columns, summarize
 from tensorflowonspark.config import Job
 from tensorflowonspark.errors import FeedError, SpecError
@@ -46,6 +45,7 @@ from tensorflowonspark.node.feed.row_groups import RowGroup
 from tensorflowonspark.node.feed.tables import FilesToRead, find_row_groups
 from tensorflowonspark.node.feed.uncounted import UncountedRows
 from tensorflowonspark.node.feed.windows import FileSplit, window_limit
+from tensorflowonspark.storage.file_systems import READS_AT_ONCE
 
 Shares = Mapping[int, Sequence[RowGroup]]  # row groups by node number
 _READERS = 4  # splits read at a time: network and disk wait for each other, and decoding is native code
@@ -273,7 +273,7 @@ class FileReader:
 def _readers(splits: Sequence[FileSplit]) -> int:
     """Return how many splits to read at a time: the more, the smaller they are."""
     largest = max((split.size for split in splits), default=1)
-    return max(_READERS, min(storage.READS_AT_ONCE, _BYTES_AT_ONCE // max(1, largest)))
+    return max(_READERS, min(READS_AT_ONCE, _BYTES_AT_ONCE // max(1, largest)))
 
 
 def _count(groups: Sequence[RowGroup]) -> list[RowGroup]:

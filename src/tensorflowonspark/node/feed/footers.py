@@ -16,6 +16,7 @@ from tensorflowonspark import storage
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.node.feed import kept
 from tensorflowonspark.node.feed.file_columns import DataFile
+from tensorflowonspark.storage.file_systems import READS_AT_ONCE, is_object_store
 from tensorflowonspark.tfrecords.files import File
 
 INT96 = "us"  # Spark's old timestamps: Arrow's nanoseconds do not hold the years before 1677 and after 2262
@@ -48,7 +49,7 @@ def fragment(file: DataFile) -> Any:
     files, path = storage.file_system(file.path)
     format_ = ParquetFileFormat(ParquetReadOptions(coerce_int96_timestamp_unit=INT96))
     try:
-        if file.size and storage.is_object_store(files):  # one request, where opening the file would ask for its size
+        if file.size and is_object_store(files):  # one request, where opening the file would ask for its size
             found = format_.make_fragment(path, files.fs, partition_expression=known, file_size=file.size)
             found.ensure_complete_metadata()
         else:
@@ -70,7 +71,7 @@ def footer_of(found: Any) -> Footer:
 
 def read_at_once(read: Callable[[DataFile], Any], files: Sequence[DataFile]) -> list[Any]:
     """Return what a function reads of each file; the first error ends it."""
-    with ThreadPoolExecutor(storage.READS_AT_ONCE, thread_name_prefix="footers") as readers:
+    with ThreadPoolExecutor(READS_AT_ONCE, thread_name_prefix="footers") as readers:
         try:
             return list(readers.map(read, files))
         except BaseException:

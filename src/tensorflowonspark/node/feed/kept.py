@@ -16,17 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from tensorflowonspark.tfrecords.files import File
+from tensorflowonspark.user_cache import user_cache
 
 _FORMAT = 1  # part of the names: another version reads its own
 _MOST_BYTES = 256 << 20  # of all files that are kept; the oldest go first
 _SETTLED_SECONDS = 5  # a file younger than this may be written again with the same size and time
 _OTHERS_KEPT = 4  # times as many entries as this read has: those of other reads of the same directory
 _log = logging.getLogger(__name__)
-
-
-def directory() -> Path:
-    """Return the directory of what is kept (``XDG_CACHE_HOME``)."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "tensorflowonspark", "files")
 
 
 def load(kind: str, files: Sequence[File]) -> dict[str, Any]:
@@ -84,7 +80,7 @@ def keep(kind: str, files: Sequence[File], values: Mapping[str, Any]) -> None:
 
 def _place(kind: str, files: Sequence[File]) -> Path:
     common = os.path.commonprefix([files[0].path, files[-1].path]).rpartition("/")[0]  # noqa: RUF071 - of URLs, and cut at a slash
-    return directory() / f"{_FORMAT}-{hashlib.sha256(f'{kind} {common}'.encode()).hexdigest()[:32]}.json"
+    return user_cache("files") / f"{_FORMAT}-{hashlib.sha256(f'{kind} {common}'.encode()).hexdigest()[:32]}.json"
 
 
 def _key(file: File) -> str:

@@ -19,7 +19,7 @@ from tensorflowonspark.errors import FeedError
 from tensorflowonspark.feed_messages import SplitManifest
 from tensorflowonspark.messages import ColumnSummary
 from tensorflowonspark.node.feed.selection import Selection
-from tensorflowonspark.storage import READS_AT_ONCE
+from tensorflowonspark.storage.file_systems import READS_AT_ONCE
 
 OPEN_SPLITS = 4  # that are read at the same time: network and disk wait for each other, and decoding is native code
 _WINDOW_SPLITS = 256  # of a window, about: opening small files takes longer than reading them
