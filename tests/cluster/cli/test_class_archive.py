@@ -27,7 +27,7 @@ def run(tmp_path, *options):
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_the_second_run_maps_its_classes(tmp_path, monkeypatch):
-    """The process that the first run starts gives up after a minute: beside other tests it may find no time to write."""
+    """The process that the first run starts gives up after a minute: beside other tests it may not come to write."""
     first, folder = tmp_path / "first", tmp_path / "tensorflowonspark" / "classes"
     first.mkdir()
     assert MAPPED not in run(first)
