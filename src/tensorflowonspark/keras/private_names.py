@@ -29,10 +29,11 @@ TESTED = {
     "tensorflow": "tensorflow>=2.16,<2.23",
     "keras": "keras>=3.10,<3.17",
     "tf_keras": "tf_keras>=2.16,<2.23",
+    "jax": "jax>=0.10,<0.13",
 }
 JAX = "fit on several workers with JAX"  # a feature
 _TESTED_ON_JAX = "keras>=3.15,<3.17"
-_SHOWN = {"tensorflow": "TensorFlow", "keras": "Keras"}
+_SHOWN = {"tensorflow": "TensorFlow", "keras": "Keras", "jax": "JAX"}
 
 
 @dataclass(frozen=True)
@@ -160,10 +161,12 @@ def untested(library: str) -> str:
     """Return a line for a library that has been imported, if no test has run with its version; empty if one has."""
     version = _version(library)
     numbers = numbers_of(version)
-    if numbers and numbers < numbers_of(TESTED[library].rpartition("<")[2]):
+    first, end = map(numbers_of, TESTED[library].split(","))
+    if numbers and first <= numbers < end:
         return ""
+    how = "is not among" if not numbers else "is newer than" if numbers >= end else "is older than"
     return (
-        f"{_SHOWN.get(library, library)} {version} {'is newer than' if numbers else 'is not among'} what was tested "
+        f"{_SHOWN.get(library, library)} {version} {how} what was tested "
         f'("{TESTED[library]}"): names that it lacks are reported, but not what it does in another way'
     )
 

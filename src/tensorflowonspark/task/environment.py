@@ -56,7 +56,7 @@ try:
     report("problems", clashes())
     report("problems", all_problems(jax=backend == "jax"))
     from tensorflowonspark.bytecode import bytecode_problem
-    imported = [name for name in ("tensorflow", "keras", "tf_keras") if name in sys.modules]
+    imported = [name for name in ("tensorflow", "keras", "tf_keras", "jax") if name in sys.modules]
     report("notes", filter(None, [bytecode_problem(), *map(untested, imported)]))
 except ImportError:
     pass

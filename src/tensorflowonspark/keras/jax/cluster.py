@@ -10,7 +10,6 @@ report which node ended and why.
 
 import atexit
 import inspect
-import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -24,15 +23,14 @@ import wrapt
 
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.keras.hooks import keras_backend, wrap
+from tensorflowonspark.keras.private_names import warn_of_untested
 from tensorflowonspark.keras.session import session
 from tensorflowonspark.keras.workers import combine
 
-_log = logging.getLogger(__name__)
 ALONE = "TFOS_JAX_ALONE"  # an environment variable: its workers do not form one JAX program
 _HEARTBEAT_SECONDS = 86_400  # after which JAX itself takes a process for lost; supervisors find that at once
 _SHUTDOWN_SECONDS = 5  # at the end, for all processes to leave
 _SEEDS = 10**9
-_TESTED = ((0, 10), (0, 12))  # the first and the last minor version of JAX with which the tests have run
 _GPU_DEVICES = ("/dev/nvidiactl", "/dev/kfd")
 
 
@@ -88,7 +86,7 @@ class JaxCluster:
                 f'env={{"{ALONE}": "1"}}'
             )
         self.started = True
-        _warn_of_untested(jax)
+        warn_of_untested("jax")
         self.seed = combine("import jax", int.from_bytes(os.urandom(4), "big") % _SEEDS)[0]
         initialize = jax.distributed.initialize
         options = {
@@ -121,17 +119,6 @@ class JaxCluster:
             self.distribution = module.DataParallel(auto_shard_dataset=False)
         module.set_distribution(self.distribution)
         session.chose_distribution = False
-
-
-def _warn_of_untested(jax: Any) -> None:
-    first, last = (".".join(map(str, each)) for each in _TESTED)
-    if not _TESTED[0] <= tuple(jax.__version_info__[:2]) <= _TESTED[1]:
-        _log.warning(
-            "JAX %s is used, and this release was tested with %s to %s: if training fails, install one of these",
-            jax.__version__,
-            first,
-            last,
-        )
 
 
 def connect(
