@@ -11,7 +11,6 @@ import fcntl
 import hashlib
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -22,6 +21,7 @@ from pathlib import Path
 from signal import SIGKILL
 
 from tensorflowonspark.cli.settings import program_of_spark, spark_home
+from tensorflowonspark.driver.preflight import java_program
 from tensorflowonspark.user_cache import user_cache
 
 _SECONDS = 55  # of the process that writes one
@@ -43,10 +43,8 @@ def archive_path() -> Path | None:
     """
     if re.search("-Xshare|SharedArchiveFile", os.environ.get(_OPTIONS, "")):
         return None
-    home = os.environ.get("JAVA_HOME")
-    java = shutil.which("java", path=f"{home}/bin" if home else None)
-    jars = Path(spark_home(), "jars")
-    if java is None or not jars.is_dir():
+    java, jars = java_program(), Path(spark_home(), "jars")
+    if java is None or not Path(java).is_file() or not jars.is_dir():
         return None
     of = [Path(java).resolve(), *sorted(jars.glob("*.jar"))]
     found = [f"{path} {path.stat().st_size} {path.stat().st_mtime_ns}" for path in of]
@@ -128,9 +126,16 @@ def _failed(archive: Path) -> Path:
     return archive.with_suffix(".failed")
 
 
-def write(archive: Path) -> None:
-    """Run a job of Spark whose Java writes the archive at its end; remove those that are not used any more."""
-    os.nice(19)
+def write(archive: Path, seconds: float) -> None:
+    """Run a job of Spark whose Java writes the archive at its end; remove those that are not used any more.
+
+    Parameters
+    ----------
+    archive : pathlib.Path
+        From `archive_path`.
+    seconds : float
+        How long the job may take.
+    """
     with archive.with_name("lock").open("w") as lock, tempfile.TemporaryDirectory(dir=archive.parent) as scratch:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the end of this process, if another one writes it
         half, job = Path(scratch, "classes.jsa"), Path(scratch, "job.py")
@@ -151,7 +156,7 @@ def write(archive: Path) -> None:
             start_new_session=True,
         ) as process:
             try:
-                output = process.communicate(timeout=_SECONDS)[0]
+                output = process.communicate(timeout=seconds)[0]
             except subprocess.TimeoutExpired:  # a busy machine: the next run tries again
                 return
             finally:
@@ -167,4 +172,5 @@ def write(archive: Path) -> None:
 
 
 if __name__ == "__main__":
-    write(Path(sys.argv[1]))
+    os.nice(19)
+    write(Path(sys.argv[1]), _SECONDS)

@@ -198,16 +198,22 @@ def _text(file: Path) -> str:
         return ""
 
 
+def java_program() -> str | None:
+    """Return the Java that Spark would start, which may not exist; None without JAVA_HOME and a java on the PATH."""
+    home = os.environ.get("JAVA_HOME")
+    return str(Path(home) / "bin" / "java") if home else shutil.which("java")
+
+
 def _java(needed: int) -> tuple[str, str]:
     """Return the version of the Java that Spark would start, and a line if it is unfit."""
     advice = f"install a Java runtime, version {max(needed, 17)} (Debian: apt install openjdk-17-jre-headless)"
-    home = os.environ.get("JAVA_HOME")
-    java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    java = java_program()
     if java is None:
         return "", f"no java on the PATH and no JAVA_HOME, which Spark needs: {advice}"
     try:
         done = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=_SECONDS, check=True)
     except (OSError, subprocess.SubprocessError) as error:
+        home = os.environ.get("JAVA_HOME")
         source = f"JAVA_HOME={home}" if home else java
         return "", f"{source} holds no Java that runs ({error}): {advice}"
     match = re.search(r'version "((?:1\.)?(\d+)[^"]*)"', done.stderr)

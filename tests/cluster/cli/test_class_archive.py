@@ -32,12 +32,10 @@ def test_the_second_run_maps_its_classes(tmp_path, monkeypatch):
     first.mkdir()
     assert MAPPED not in run(first)
     lock = first / "tensorflowonspark" / "classes" / "lock"
-    monkeypatch.setattr(class_archive, "_SECONDS", 200)
-    monkeypatch.setattr(class_archive.os, "nice", lambda _: 19)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.delenv("SPARK_SUBMIT_OPTS")
     folder.mkdir(parents=True)
-    class_archive.write(class_archive.archive_path())
+    class_archive.write(class_archive.archive_path(), 200)
     (archive,) = folder.glob("*.jsa")
     assert MAPPED in run(tmp_path)
     assert MAPPED not in run(tmp_path, "--no-archive")

@@ -87,13 +87,12 @@ def test_java_that_can_t_write_one_leaves_its_reason(cache, tmp_path, monkeypatc
     spark.write_text("#!/bin/sh\necho Unrecognized VM option\nexit 1\n")
     spark.chmod(0o755)
     monkeypatch.setattr(class_archive, "program_of_spark", lambda _: str(spark))
-    monkeypatch.setattr(class_archive.os, "nice", lambda _: 19)
     archive = class_archive.archive_path()
     cache.mkdir(parents=True)
     unused = cache / "old.jsa"
     unused.write_text("")
     os.utime(unused, (0, 0))
-    class_archive.write(archive)
+    class_archive.write(archive, 60)
     assert archive.with_suffix(".failed").read_text() == "Unrecognized VM option\n"
     assert sorted(each.name for each in cache.iterdir()) == [archive.with_suffix(".failed").name, "lock"]
 
@@ -103,8 +102,6 @@ def test_a_busy_machine_leaves_nothing_behind(cache, tmp_path, monkeypatch):
     spark.write_text("#!/bin/sh\nsleep 100\n")
     spark.chmod(0o755)
     monkeypatch.setattr(class_archive, "program_of_spark", lambda _: str(spark))
-    monkeypatch.setattr(class_archive, "_SECONDS", 0.5)
-    monkeypatch.setattr(class_archive.os, "nice", lambda _: 19)
     cache.mkdir(parents=True)
-    class_archive.write(class_archive.archive_path())
+    class_archive.write(class_archive.archive_path(), 0.5)
     assert [each.name for each in cache.iterdir()] == ["lock"]

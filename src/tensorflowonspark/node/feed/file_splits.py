@@ -82,9 +82,7 @@ class Records:
         FeedError
             If the file has changed since it was listed, or is gone.
         """
-        if (
-            self.split.file.size > BLOCK_BYTES
-        ):  # else all is read before a row is taken, and one look afterwards is enough
+        if self.split.file.size > BLOCK_BYTES:  # a smaller file is read whole before a row is taken: see below
             check_unchanged(self.split.file)
         try:
             yield from read([self.split], self.columns, self.options)

@@ -134,12 +134,15 @@ class UncountedRows:
 
     def _counted(self, counting: CountingPass) -> FileRows:
         if self._keeps_counts:
-            known = kept.load(_KIND, self._files)
-            places = {file.path: number for number, file in enumerate(self._files)}
+            files = self._files
+            known = kept.load(_KIND, files)
+            places = {file.path: number for number, file in enumerate(files)}
             counting.learn({places[path]: rows for path, rows in known.items() if type(rows) is int and rows >= 0})
-        counting.count()
-        self._keep(counting)
-        return FileRows(self._splits, counting.count(), self._row_bytes, self._limit_bytes)
+        is_known = counting.counts is not None
+        rows = counting.count()
+        if not is_known:
+            self._keep(counting)
+        return FileRows(self._splits, rows, self._row_bytes, self._limit_bytes)
 
     @property
     def _keeps_counts(self) -> bool:
@@ -153,6 +156,7 @@ class UncountedRows:
         return [replace(file, path=f"{file.path}#{split.begin}-{split.end}") for split, file in found]
 
     def _keep(self, counting: CountingPass) -> None:
+        """Keep the numbers of rows for later runs, if all splits have been counted."""
         if counting.counts is not None and self._keeps_counts:
             files = self._files
             kept.keep(_KIND, files, {file.path: rows for file, rows in zip(files, counting.counts, strict=True)})
