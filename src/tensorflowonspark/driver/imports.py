@@ -17,6 +17,7 @@ _BYTES = 16 << 20  # of a pickle, which begins with the function, or the script 
 _TENSORFLOW = re.compile(rb"\b(tensorflow|tf_keras|keras)\b")
 _SETS = re.compile(rb"\b(environ|putenv)\b")
 _VARIABLE = re.compile(rb"\b[A-Z][A-Z0-9]*_[A-Z0-9_]+\b")
+_OWN = "tensorflowonspark."  # modules that only read them
 _OF_LOGS = "TF_CPP_"  # the variables that only change what TensorFlow logs
 
 
@@ -43,24 +44,27 @@ def expect_imports(config: ClusterConfig, function: Any) -> ClusterConfig:
     >>> expect_imports(config, None).warm_nodes
     False
     """
-    texts = [config.program[:_BYTES], _source(function)]
-    sets = any(map(_SETS.search, texts)) and any(
-        is_read_at_import(name) and not name.startswith(_OF_LOGS)
-        for text in texts
-        for name in map(bytes.decode, set(_VARIABLE.findall(text)))
-    )
+    pickled, source = config.program[:_BYTES], _source(function)
+    sets = _may_set(pickled) or (_may_set(source) and not function.__module__.startswith(_OWN))
     return replace(
         config,
-        imports_tensorflow=any(map(_TENSORFLOW.search, texts)),
+        imports_tensorflow=bool(_TENSORFLOW.search(pickled) or _TENSORFLOW.search(source)),
         warm_nodes=config.warm_nodes and not sets,
     )
+
+
+def _may_set(text: bytes) -> bool:
+    """Return whether a program may set a variable that is read at an import."""
+    names = map(bytes.decode, set(_VARIABLE.findall(text)))
+    return bool(_SETS.search(text)) and any(is_read_at_import(name) and not name.startswith(_OF_LOGS) for name in names)
 
 
 def _source(function: Any) -> bytes:
     """Return the text of the module of a function that is pickled by its name; empty if there is none."""
     module = getattr(function, "__module__", None)
     path = getattr(sys.modules.get(module or ""), "__file__", None)
-    if path is None or module == "__main__":
+    by_value = module == "__main__" or "<" in getattr(function, "__qualname__", "<")  # of a lambda, or within another
+    if path is None or by_value:
         return b""
     try:
         return Path(path).read_bytes()
