@@ -205,15 +205,16 @@ class FramedSocket:
         ConnectionLost
             At the end, or if the other side sends more than `limit` bytes.
         """
-        arrived = bytearray()
+        arrived, more = bytearray(), True
         while True:
             while (frame := _take_first(arrived, limit)) is None:
-                if not self._take_arrived(arrived):
+                if not more:
                     yield None
+                more = self._take_arrived(arrived)
             yield frame
 
     def _take_arrived(self, arrived: bytearray) -> bool:
-        """Append what has come to some bytes; return whether something has."""
+        """Append what has come to some bytes; return whether there may be more."""
         if self._start == self._end:
             with connection_errors(self):
                 try:
@@ -225,7 +226,7 @@ class FramedSocket:
             self._start, self._end = 0, count
         arrived += self._received[self._start : self._end]
         self._start = self._end
-        return True
+        return self._tls is not None or self._end == len(self._received)
 
     def fileno(self) -> int:
         """Return the file descriptor, for a selector."""

@@ -13,7 +13,7 @@ from contextlib import suppress
 from threading import Lock, Thread
 from typing import Protocol
 
-_CHECKS = 20  # in the shortest patience of all; each takes the kernel and Python microseconds for each connection
+_CHECKS = 10  # in the shortest patience of all; each takes the kernel and Python microseconds for each connection
 _CHECK_SECONDS = (0.5, 5.0)  # at least and at most between two of them
 _LEAST_SECONDS = 5.0  # a side that reads nothing does not answer the kernel's first question, but those that follow
 _SILENT_SECONDS = 10  # after which the kernel asks whether the other host is there
