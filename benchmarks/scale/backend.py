@@ -6,12 +6,11 @@ import sys
 from pathlib import Path
 from threading import Event, Thread
 
-from tensorflowonspark.node.meter import report_seconds
+from tensorflowonspark.config import report_seconds
 from tests.support.backend import LoopbackBackend, PlayedStage
 
 _NODES = Path(__file__).parent / "nodes.py"
 _NODES_PER_PROCESS = 50
-_BEATS = 6  # in the time that a supervisor may be silent, as real ones
 _TOTALS_SECONDS = 1.0  # between two reports of a training's totals, of real nodes too
 
 
@@ -86,7 +85,7 @@ class PlayedBackend(LoopbackBackend):
         beat = (
             report_seconds(_TOTALS_SECONDS, len(plan.config.spec.roles))
             if self._trains
-            else plan.config.heartbeat_timeout / _BEATS
+            else plan.config.heartbeat_seconds
         )
         order |= {"returns": self._returns, "trains": self._trains, "beat": beat}
         for player, numbers in zip(self.players, self._shares, strict=True):

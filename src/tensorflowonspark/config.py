@@ -10,9 +10,12 @@ from tensorflowonspark.errors import SpecError
 from tensorflowonspark.restart_policy import RestartPolicy
 from tensorflowonspark.settings import Dashboard, Logs, Network, Nodes
 
-__all__ = ["HEARTBEATS_PER_TIMEOUT", "ClusterConfig", "ClusterSpec", "Job", "Role", "tf_config"]
+__all__ = ["HEARTBEATS_PER_TIMEOUT", "ClusterConfig", "ClusterSpec", "Job", "Role", "report_seconds", "tf_config"]
 
-HEARTBEATS_PER_TIMEOUT = 12  # sent by a supervisor within `ClusterConfig.heartbeat_timeout`
+HEARTBEATS_PER_TIMEOUT = 12  # that few nodes send within `ClusterConfig.heartbeat_timeout`, and looks for them
+_LEAST_HEARTBEATS = 4  # of very many
+_HEARTBEAT_SECONDS = 5.0  # between two of few nodes, at most
+_FREQUENT_NODES = 200  # whose frequent messages the driver handles at little cost
 
 
 class Job(str, Enum):
@@ -169,6 +172,7 @@ class ClusterConfig(Logs, Dashboard, Network, Nodes):
 
     spec: ClusterSpec = field(kw_only=False)  # of an elastic cluster: with the most workers, or those of this attempt
     program: bytes = field(kw_only=False, repr=False)  # the user's function and its arguments, by cloudpickle
+    imports_tensorflow: bool = False  # the program, as far as its text says
     min_workers: int | None = None  # of an elastic cluster
     env: dict[str, str] = field(default_factory=dict)
     restarts: RestartPolicy = field(default_factory=lambda: RestartPolicy(0))
@@ -180,6 +184,29 @@ class ClusterConfig(Logs, Dashboard, Network, Nodes):
     saved_to: tuple[str, ...] = ()  # the directories of checkpoints that the attempts before this one have written
 
     @property
+    def heartbeat_seconds(self) -> float:
+        """Seconds between two heartbeats of a supervisor.
+
+        Examples
+        --------
+        >>> [ClusterConfig(ClusterSpec(workers), b"").heartbeat_seconds for workers in (2, 400, 2000)]
+        [2.5, 5.0, 7.5]
+        """
+        seconds = min(self.heartbeat_timeout / HEARTBEATS_PER_TIMEOUT, _HEARTBEAT_SECONDS)
+        return min(report_seconds(seconds, len(self.spec.roles)), self.heartbeat_timeout / _LEAST_HEARTBEATS)
+
+    @property
     def restarts_nodes(self) -> bool:
         """Whether a node that has failed is started again alone."""
         return self.restarts.scope == "node"
+
+
+def report_seconds(seconds: float, nodes: int) -> float:
+    """Return the seconds between two messages of a kind: of many nodes, as many as 200 nodes send.
+
+    Examples
+    --------
+    >>> report_seconds(0.2, 2), report_seconds(0.2, 1000)
+    (0.2, 1.0)
+    """
+    return seconds * max(1.0, nodes / _FREQUENT_NODES)

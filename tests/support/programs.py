@@ -1,5 +1,6 @@
 """Programs of a user that several tests train with, and the DataFrames that they are fed."""
 
+import sys
 import time
 
 import numpy as np
@@ -83,3 +84,16 @@ def wait_for(condition, seconds=60):
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.02)
+
+
+def is_warm():
+    """Return whether this process is a node that was forked from a fork server."""
+    return open("/proc/self/comm").read().startswith("tfos-")
+
+
+def look(args, ctx):
+    """Tell whether TensorFlow was there from the start, and use it as programs do."""
+    began_warm = "tensorflow" in sys.modules
+    import tensorflow as tf
+
+    return began_warm, int(tf.reduce_sum(tf.range(4)))

@@ -20,6 +20,7 @@ from tensorflowonspark.driver.feed.data import FeedSettings, feed_request
 from tensorflowonspark.driver.feed.inference import infer, wait_until_served
 from tensorflowonspark.driver.feed.job import FeedRequest, check_frame, node_endpoints
 from tensorflowonspark.driver.feed.structured_streaming import StreamingFeed
+from tensorflowonspark.driver.imports import expect_imports
 from tensorflowonspark.driver.nodes import Node
 from tensorflowonspark.driver.program import (
     Program,
@@ -100,7 +101,7 @@ class Cluster(ClusterView):
         args: Any = None,
         **settings: "Unpack[ClusterKeywords]",
     ) -> None:
-        config = configure(serialize_program(function, args), settings)
+        config = expect_imports(configure(serialize_program(function, args), settings), function)
         if config.report is not None:
             check_report_path(config.report, "report")
         own_nodes = config.spec.num_ps if config.ps_on_driver else 0

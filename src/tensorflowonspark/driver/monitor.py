@@ -1,7 +1,7 @@
 """State of a running cluster: handlers for the messages of its nodes, and waiting for conditions on their states.
 
-Every supervisor holds a channel to the driver, and each channel has a thread, which puts its messages into the inbox.
-They are handled there one after the other. Handlers, and all that they call, run under the lock with which other
+Every supervisor holds a channel to the driver. One thread receives from all of them, and puts their messages into the
+inbox, where they are handled one after the other. Handlers, and all that they call, run under the lock with which other
 threads read the state; these change it by events of their own.
 """
 
@@ -65,7 +65,7 @@ from tensorflowonspark.messages import (
 )
 from tensorflowonspark.restart_policy import RestartPolicy
 from tensorflowonspark.terminal import CONSOLE
-from tensorflowonspark.transport import Channel, ConnectionLost
+from tensorflowonspark.transport import Channel, Listener
 
 _log = logging.getLogger(__name__)
 _FREQUENT = (Heartbeat, Lines, NodeUsage, TrainingTotals)  # no thread waits for them, and no event follows
@@ -142,39 +142,39 @@ class Monitor(Roster):
         """Handle no more messages."""
         self._inbox.close()
 
-    # ---- in the thread of each channel
+    # ---- in the thread of a new channel, and in that of all channels
 
-    def serve(self, channel: Channel) -> None:
-        """Take the request that opens a channel, and after a `Register` all messages of the supervisor."""
-        self._open(channel.receive(), channel)
+    def serve(self, channel: Channel) -> Listener | None:
+        """Take the request that opens a channel; return who takes the supervisor's messages after a `Register`."""
+        return self._open(channel.receive(), channel)
 
     @singledispatchmethod
-    def _open(self, message: Any, channel: Channel) -> None:  # noqa: ARG002
+    def _open(self, message: Any, channel: Channel) -> Listener | None:  # noqa: ARG002
         CONSOLE.log(_log, logging.ERROR, "a channel was opened by a %s, not by a request", type(message).__name__)
+        return None
 
     @_open.register
     def _(self, _message: NodeLost, channel: Channel) -> None:
         channel.send(RootCause(str(self.find_cause() or "")))
 
     @_open.register
-    def _(self, message: Register, channel: Channel) -> None:
+    def _(self, message: Register, channel: Channel) -> Listener | None:
         node = self.members.node_of(message)
         if node is None or not self._admit(node, message, channel):
-            return  # the end of this call closes the channel, which ends the supervisor
-        try:
-            while True:
-                report = channel.receive()
-                current = node.channel is channel
-                if current:
-                    node.last_message = time.monotonic()
-                if not isinstance(report, _FREQUENT):
-                    self._inbox.handle(partial(self._on_message, node, report, channel))
-                elif current or isinstance(report, Lines):  # the last ones of a process whose place another one takes
-                    self._handle(report, node)
-        except ConnectionLost:
-            pass
-        finally:
-            self._inbox.handle(partial(self._on_channel_end, node, channel))
+            return None  # which closes the channel, and so ends the supervisor
+        return Listener(
+            partial(self._receive, node, channel),
+            lambda: self._inbox.handle(partial(self._on_channel_end, node, channel)),
+        )
+
+    def _receive(self, node: Node, channel: Channel, message: Any) -> None:
+        current = node.channel is channel
+        if current:
+            node.last_message = time.monotonic()
+        if not isinstance(message, _FREQUENT):
+            self._inbox.handle(partial(self._on_message, node, message, channel))
+        elif current or isinstance(message, Lines):  # the last ones of a process whose place another one takes
+            self._handle(message, node)
 
     def _admit(self, node: Node, request: Register, channel: Channel) -> bool:
         with self.lock:

@@ -17,13 +17,13 @@ from pathlib import Path
 from threading import Lock, Thread
 from typing import Any
 
+from tensorflowonspark.config import report_seconds
 from tensorflowonspark.keras.waiting import Stopwatch, waiting_seconds
 from tensorflowonspark.messages import Progress, ReportedMetrics, RowSource, TrainingTotals
 from tensorflowonspark.node.metric_values import numbers_in
 
 _TOTALS_SECONDS = 1.0  # between two messages
 _PROGRESS_SECONDS = 0.2  # while a pass goes on: frequent enough for a progress bar, and cheap
-_FREQUENT_NODES = 200  # whose frequent messages the driver handles at little cost
 _FEW_READS = 10  # of a loop without ``fit``, in which its step may be traced
 _BURST, _PER_SECOND = 100.0, 10.0  # reports of a program's own that are sent at once, and in the long run
 
@@ -255,14 +255,3 @@ def _queued_seconds() -> float:
         with suppress(OSError, ValueError, IndexError):  # the thread has ended
             total += int(path.read_text().split()[1])
     return total / 1e9
-
-
-def report_seconds(seconds: float, nodes: int) -> float:
-    """Return the seconds between two messages of a kind: of many nodes, as many as 200 nodes send.
-
-    Examples
-    --------
-    >>> report_seconds(0.2, 2), report_seconds(0.2, 1000)
-    (0.2, 1.0)
-    """
-    return seconds * max(1.0, nodes / _FREQUENT_NODES)

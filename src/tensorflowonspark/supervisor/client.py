@@ -32,6 +32,7 @@ class NodeAssignment:
     echo: bool = True  # whether the node's output is also written to the executor's log
     interface: str = ""  # the network interface of that address, if the cluster has asked for one
     port: int = 0  # of its TensorFlow server; 0: any
+    nodes_here: int = 1  # of the cluster that start on this host
 
     @property
     def role(self) -> Role:

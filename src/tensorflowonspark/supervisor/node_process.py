@@ -73,6 +73,8 @@ class NodeProcess:
         if config.warm_nodes and local_directory and not assignment.gpus and ForkServer.is_safe(environment):
             self._fork_server = ForkServer(local_directory, assignment.jvm_pid, environment)
         fork = partial(self._fork_server.fork, output=writing) if self._fork_server else None
+        if self._fork_server is not None and config.imports_tensorflow and _is_crowded(assignment.nodes_here):
+            self._fork_server.ensure(first=True)
         self._process, self.pipe = processes.start(
             "tensorflowonspark.node",
             environment,
@@ -167,6 +169,11 @@ class NodeProcess:
     def remove_files(self) -> None:
         """Remove the private directory: the last step, without which the orphan guard cleans up."""
         shutil.rmtree(self.private, ignore_errors=True)
+
+
+def _is_crowded(nodes: int) -> bool:
+    """Return whether this host has too few processors for nodes and a fork server that each import TensorFlow."""
+    return len(os.sched_getaffinity(0)) <= nodes
 
 
 def has_ended(pid: int) -> bool:

@@ -19,7 +19,6 @@ from threading import Thread, Timer
 from typing import Any
 
 from tensorflowonspark import transport
-from tensorflowonspark.config import HEARTBEATS_PER_TIMEOUT
 from tensorflowonspark.errors import FailureKind
 from tensorflowonspark.messages import (
     Connected,
@@ -56,7 +55,6 @@ from tensorflowonspark.terminal import CONSOLE
 _log = logging.getLogger(__name__)
 _CAUSE_SECONDS = 0.3  # for the node's end to be noticed after its task's
 _REPLY_SECONDS = 0.5  # for the node to reply while the driver waits; native code may keep it from that
-_HEARTBEAT_SECONDS = 5.0  # at most between heartbeats
 _LAST_SECONDS = 2.0  # for the driver to read the last messages
 _ENDED = object()  # in the inbox: the source has ended
 
@@ -175,7 +173,7 @@ class Supervisor:
             "driver": self._on_driver_end,
             "executor": self._on_executor_end,
         }
-        interval = min(self._assignment.config.heartbeat_timeout / HEARTBEATS_PER_TIMEOUT, _HEARTBEAT_SECONDS)
+        interval = self._assignment.config.heartbeat_seconds
         sent = time.monotonic()
         while not self._ended:
             wait = min(interval, self._node.liveness.interval, self._probe_seconds())

@@ -60,7 +60,9 @@ class LaunchPlan:
         end = len(self.config.spec.roles) if self.count is None else self.first_node + self.count
         return range(self.first_node, end)
 
-    def assignment(self, number: int, host: str, owner: int, gpus: tuple[str, ...] = ()) -> NodeAssignment:
+    def assignment(
+        self, number: int, host: str, owner: int, gpus: tuple[str, ...] = (), nodes_here: int = 1
+    ) -> NodeAssignment:
         """Return the assignment of one node.
 
         Parameters
@@ -73,6 +75,8 @@ class LaunchPlan:
             The pid of the process whose end ends the node.
         gpus : tuple of str
             Those that Spark gave to the task.
+        nodes_here : int
+            How many nodes start on this host.
 
         Raises
         ------
@@ -101,6 +105,7 @@ class LaunchPlan:
             local_directory=local_directory(),
             echo=self.echo,
             port=self.address[1] if self.address else 0,
+            nodes_here=nodes_here,
         )
 
 
@@ -130,7 +135,7 @@ def launch_node(plan: LaunchPlan, batches: Iterator[pa.RecordBatch]) -> Iterator
         yield _problem(number, host, problem)
         return
     try:
-        assignment = plan.assignment(number, host, _executor().pid, task_gpus(task.resources()))
+        assignment = plan.assignment(number, host, _executor().pid, task_gpus(task.resources()), _tasks_here(task))
         process, pipe = start_supervisor(assignment, supervisor_environment(initial=True))
         host = assignment.host
     except LookupError as error:
@@ -167,6 +172,12 @@ def own_address(task: "BarrierTaskContext") -> str:
     """
     source = task.getTaskInfos()[task.partitionId()].address  # with a port
     return configured_address() or advertised_address(_executor().cmdline()) or source.rsplit(":", 1)[0].strip("[]")
+
+
+def _tasks_here(task: "BarrierTaskContext") -> int:
+    """Return how many tasks of the stage have the host of this one."""
+    hosts = [each.address.rsplit(":", 1)[0] for each in task.getTaskInfos()]
+    return hosts.count(hosts[task.partitionId()])
 
 
 def _executor() -> psutil.Process:

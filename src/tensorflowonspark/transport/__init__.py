@@ -24,6 +24,7 @@ from tensorflowonspark.transport.connection import (
     unreached,
 )
 from tensorflowonspark.transport.credentials import Credentials, new_credentials, spark_wants_tls
+from tensorflowonspark.transport.receiver import Listener
 from tensorflowonspark.transport.server import ChannelHandler, Mapped, Server, short_path
 from tensorflowonspark.transport.wire import MESSAGE_BYTES, ConnectionLost, NoConnection
 
@@ -35,6 +36,7 @@ __all__ = [
     "ConnectionLost",
     "Credentials",
     "Exchange",
+    "Listener",
     "Mapped",
     "NoConnection",
     "Packed",

@@ -3,7 +3,7 @@
 import pickle
 import threading
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -110,6 +110,28 @@ class Channel:
             with self._lock:
                 self._closed = True
             raise
+
+    def arriving(self) -> Iterator[Any]:
+        """Yield the messages that come, and None where the next one has not come; nothing waits.
+
+        Raises
+        ------
+        ConnectionLost
+            As `receive`, after the messages that came before.
+        """
+        try:
+            for frame in self._socket.arriving(MESSAGE_BYTES):
+                if frame is not None and frame[0] is not Frame.MESSAGE:
+                    raise ConnectionLost(f"the other side sent {frame[0].name} where MESSAGE was expected")
+                yield frame and unpack(frame[1])
+        except ConnectionLost:
+            with self._lock:
+                self._closed = True
+            raise
+
+    def fileno(self) -> int:
+        """Return the file descriptor, for a selector."""
+        return self._socket.fileno()
 
     @property
     def is_unanswered(self) -> bool:

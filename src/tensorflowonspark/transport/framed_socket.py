@@ -167,7 +167,9 @@ class FramedSocket:
                 done += count
 
     def _receive_into(self, view: memoryview, flags: int = 0) -> int:
-        return self._tls.recv_into(view) if self._tls else self._socket.recv_into(view, 0, flags)
+        if self._tls is not None:  # which takes what the kernel has, and so can't wait for all
+            return self._tls.recv_into(view, flags & socket.MSG_DONTWAIT)
+        return self._socket.recv_into(view, 0, flags)
 
     def receive(self, limit: int) -> "tuple[Frame, bytes | pa.Buffer]":
         """Wait for the next frame; return its kind, and its bytes (those of a batch as a buffer of Arrow's).
@@ -187,13 +189,48 @@ class FramedSocket:
                 buffer = pa.allocate_buffer(size)
             self._fill(memoryview(buffer).cast("B"))
             return Frame(kind), buffer
-        limit = _ERROR_BYTES if kind == Frame.ERROR else limit
-        if kind not in _KINDS or size > limit:
-            raise ConnectionLost(f"a message of the other side has {size} bytes (kind {kind}), outside of 0 to {limit}")
+        _require_size(kind, size, limit)
         data = self.read(size)
         if kind == Frame.ERROR:
             raise Refused(data.decode(errors="replace"))
         return Frame(kind), data
+
+    def arriving(self, limit: int) -> "Iterator[tuple[Frame, bytes] | None]":
+        """Yield the frames that come, none of them a batch, and None where the next one is not there as a whole yet.
+
+        Nothing waits: the caller goes on when the socket can be read.
+
+        Raises
+        ------
+        ConnectionLost
+            At the end, or if the other side sends more than `limit` bytes.
+        """
+        arrived, more = bytearray(), True
+        while True:
+            while (frame := _take_first(arrived, limit)) is None:
+                if not more:
+                    yield None
+                more = self._take_arrived(arrived)
+            yield frame
+
+    def _take_arrived(self, arrived: bytearray) -> bool:
+        """Append what has come to some bytes; return whether there may be more."""
+        if self._start == self._end:
+            with connection_errors(self):
+                try:
+                    count = self._receive_into(self._received, socket.MSG_DONTWAIT)
+                except BlockingIOError:
+                    return False
+            if not count:
+                raise ConnectionLost("the other side closed the connection")
+            self._start, self._end = 0, count
+        arrived += self._received[self._start : self._end]
+        self._start = self._end
+        return self._tls is not None or self._end == len(self._received)
+
+    def fileno(self) -> int:
+        """Return the file descriptor, for a selector."""
+        return self._socket.fileno()
 
     def expect(self, wanted: Frame, limit: int) -> bytes:
         """Wait for a frame of one kind; return its bytes."""
@@ -295,6 +332,28 @@ class FramedSocket:
 
     def __del__(self) -> None:
         self._socket.close()
+
+
+def _require_size(kind: int, size: int, limit: int) -> None:
+    """Raise ConnectionLost for a frame, which is no batch, of an unknown kind or with more bytes than allowed."""
+    limit = _ERROR_BYTES if kind == Frame.ERROR else limit
+    if kind not in _KINDS or size > limit:
+        raise ConnectionLost(f"a message of the other side has {size} bytes (kind {kind}), outside of 0 to {limit}")
+
+
+def _take_first(arrived: bytearray, limit: int) -> tuple[Frame, bytes] | None:
+    """Remove the first frame from bytes that have come, and return it; None if it is not there as a whole."""
+    if len(arrived) < _HEAD.size:
+        return None
+    kind, size = _HEAD.unpack_from(arrived)
+    _require_size(kind, size, limit)
+    end = _HEAD.size + size
+    if len(arrived) < end:
+        return None
+    with memoryview(arrived) as view:
+        data = bytes(view[_HEAD.size : end])
+    del arrived[:end]
+    return Frame(kind), data
 
 
 def _has_dictionaries(schema: "pa.Schema") -> bool:

@@ -13,6 +13,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ from tensorflowonspark.transport.channel import Channel
 from tensorflowonspark.transport.credentials import Credentials
 from tensorflowonspark.transport.framed_socket import BATCHES, Frame, FramedSocket
 from tensorflowonspark.transport.handshake import prove_to_client
+from tensorflowonspark.transport.receiver import Listener, Receiver
 from tensorflowonspark.transport.shared_file import FileRef, open_shared
 from tensorflowonspark.transport.wire import HEADER_BYTES, MESSAGE_BYTES, ConnectionLost, pack, unpack
 
@@ -52,7 +54,7 @@ _ERROR_CHARACTERS = 5000
 
 PutHandler = Callable[[Any, "pa.Schema", Iterator["pa.RecordBatch | Mapped"]], Any]
 ExchangeHandler = Callable[[Any, Iterator["pa.RecordBatch"]], Iterator["pa.RecordBatch"]]
-ChannelHandler = Callable[[Channel], None]
+ChannelHandler = Callable[[Channel], Listener | None]
 
 
 @dataclass(frozen=True)
@@ -63,8 +65,18 @@ class Mapped:
     size: int  # of the file
 
 
+class _After(Enum):
+    """What may follow a call on its connection."""
+
+    CALL = "another one"
+    RECEIVER = "messages of a channel, in the receiver's thread"
+    END = "nothing"
+
+
 class Server:
-    """Listens on a Unix socket's path, or a host and port, until ``close``; each connection has a thread.
+    """Listens on a Unix socket's path, or a host and port, until ``close``.
+
+    Each connection has a thread, but for channels with a `Listener`: one thread receives from all of these.
 
     A connection is closed unless its peer proves that it belongs to the cluster (`handshake`), with TLS on a port
     unless it has the certificate too. Of those that have not proved it a limited number is open at a time.
@@ -79,7 +91,7 @@ class Server:
         Of its node: calls that are for another one are refused. Addresses and paths may lead to a wrong node: those of
         two containers can be alike, and a port passes from one process to the next.
     on_channel : callable, optional
-        Called with each new channel, which ends when it returns.
+        Called with each new channel, which ends when it returns, unless it returns a `Listener` for what follows.
     on_put : callable, optional
         Called with the header, schema and batches of each stream; returns the reply.
     on_exchange : callable, optional
@@ -118,6 +130,7 @@ class Server:
         self._members: dict[FramedSocket, bool] = {}  # with whether a call is being served
         self._closed = False
         self._listener = _listen(address)
+        self._receiver = Receiver(_text_for_peer) if on_channel else None
         self.port = 0 if isinstance(address, str) else int(self._listener.getsockname()[1])
         _all.add(self)
         threading.Thread(target=self._accept, name="accept", daemon=True).start()
@@ -138,6 +151,8 @@ class Server:
             for each in self._members:
                 each.abort()
         self._listener.close()
+        if self._receiver is not None:
+            self._receiver.close()
 
     # ---- connections
 
@@ -162,20 +177,25 @@ class Server:
                 sock.close()
 
     def _serve(self, sock: FramedSocket) -> None:
-        """Serve one connection until its end."""
+        """Serve one connection until its end, or until the receiver has it."""
+        after = _After.CALL
         try:
             prove_to_client(sock, self._credentials.token, self._identity)
             with self._changed:
                 self._unproved.pop(sock, None)
                 self._members[sock] = False
-            while not self._closed and self._serve_call(sock):
-                self._set_busy(sock, False)
-            self._forget(sock)  # `close` does not wait for what follows
-            sock.close_gently()
+            while after is _After.CALL and not self._closed:
+                after = self._serve_call(sock)
+                if after is _After.CALL:
+                    self._set_busy(sock, False)
+            if after is not _After.RECEIVER:
+                self._forget(sock)  # `close` does not wait for what follows
+                sock.close_gently()
         except ConnectionLost:
             sock.close()
         finally:
-            self._forget(sock)
+            if after is not _After.RECEIVER:
+                self._forget(sock)
 
     def _forget(self, sock: FramedSocket) -> None:
         with self._changed:
@@ -190,15 +210,14 @@ class Server:
 
     # ---- calls
 
-    def _serve_call(self, sock: FramedSocket) -> bool:
-        """Serve the next call; return whether another one may follow."""
+    def _serve_call(self, sock: FramedSocket) -> _After:
+        """Serve the next call; return what may follow."""
         data = sock.expect(Frame.CALL, HEADER_BYTES)
         self._set_busy(sock, True)
         try:
             kind, header = unpack(data)
             if kind == "channel":
-                self._serve_channel(sock)
-                return False
+                return self._serve_channel(sock)
             items = _Items(sock)
             if kind == "put":
                 self._serve_put(sock, header, items)
@@ -206,15 +225,25 @@ class Server:
                 self._serve_exchange(sock, header, items)
         except Exception as error:
             sock.send(Frame.ERROR, _text_for_peer(error).encode(errors="replace"))
-            return False
-        return True
+            return _After.END
+        return _After.CALL
 
-    def _serve_channel(self, sock: FramedSocket) -> None:
-        if self._on_channel is None:
+    def _serve_channel(self, sock: FramedSocket) -> _After:
+        if self._on_channel is None or self._receiver is None:
             raise ConnectionLost("this server has no channels")
         channel = Channel(sock)
-        self._on_channel(channel)
-        channel.close()
+        listener = self._on_channel(channel)
+        if listener is None:
+            channel.close()
+            return _After.END
+
+        def end() -> None:
+            listener.on_end()
+            self._forget(sock)
+            sock.close()
+
+        self._receiver.add(channel, Listener(listener.on_message, end))
+        return _After.RECEIVER
 
     def _serve_put(self, sock: FramedSocket, header: Any, items: _Items) -> None:
         if self._on_put is None:

@@ -13,7 +13,8 @@ from contextlib import suppress
 from threading import Lock, Thread
 from typing import Protocol
 
-_CHECK_SECONDS = 0.5
+_CHECKS = 10  # in the shortest patience of all; each takes the kernel and Python microseconds for each connection
+_CHECK_SECONDS = (0.5, 5.0)  # at least and at most between two of them
 _LEAST_SECONDS = 5.0  # a side that reads nothing does not answer the kernel's first question, but those that follow
 _SILENT_SECONDS = 10  # after which the kernel asks whether the other host is there
 _MOST_QUESTIONS = 127  # that the kernel allows: the time is counted here
@@ -43,7 +44,7 @@ class _Silence:
         probes, unacked, ago = _info(self._socket)
         now = time.monotonic()
         answered = now - ago / 1000
-        if not (probes or unacked) or answered > self._answered + _CHECK_SECONDS / 2:
+        if not (probes or unacked) or answered > self._answered + _CHECK_SECONDS[0] / 2:
             self._answered, self._since = answered, now
         return now - self._since > self.patience
 
@@ -89,11 +90,13 @@ def watch(connection: Watched, sock: socket.socket, patience: float) -> None:
 
 def _check_regularly() -> None:
     """Check all connections until there are none."""
-    while _check():
-        time.sleep(_CHECK_SECONDS)
+    least, most = _CHECK_SECONDS
+    while patience := _check():
+        time.sleep(min(max(patience / _CHECKS, least), most))
 
 
-def _check() -> bool:
+def _check() -> float:
+    """Check all connections; return the shortest patience, 0 without a connection."""
     global _checking  # noqa: PLW0603
     with _lock:
         watched = list(_watched.items())
@@ -102,7 +105,7 @@ def _check() -> bool:
         with suppress(OSError):  # it is closed
             if silence.lasts():
                 connection.break_off(f"its host has not answered for {silence.patience:g} s")
-    return bool(watched)
+    return min((silence.patience for _, silence in watched), default=0.0)
 
 
 def _forget_parents() -> None:

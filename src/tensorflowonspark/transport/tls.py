@@ -60,8 +60,8 @@ class TlsSocket:
             finally:
                 self._socket.sendall(self._outgoing.read())  # after a failure the alert, too
 
-    def recv_into(self, view: memoryview) -> int:
-        """Fill a part of a buffer; return how many bytes, 0 at the end."""
+    def recv_into(self, view: memoryview, flags: int = 0) -> int:
+        """Fill a part of a buffer; return how many bytes, 0 at the end. The flags are those of ``socket.recv``."""
         while True:
             with self._lock:
                 try:
@@ -70,7 +70,7 @@ class TlsSocket:
                     pass
                 except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
                     return 0
-            if not (count := self._socket.recv_into(self._buffer)):
+            if not (count := self._socket.recv_into(self._buffer, 0, flags)):
                 return 0  # a frame that this cuts off is noticed as such
             with self._lock:
                 self._incoming.write(self._buffer[:count])

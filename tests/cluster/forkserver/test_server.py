@@ -3,6 +3,7 @@
 import os
 import pickle
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -135,7 +136,7 @@ def describe(args, ctx):
         "group": (os.getpid(), os.getpgrp(), os.getsid(0)),
         "arguments": [os.path.basename(sys.argv[0]), len(sys.argv)],
         "path": sys.path,
-        "environment": {name: value for name, value in os.environ.items() if not name.startswith(("TF", "KMP"))},
+        "environment": {name: value for name, value in os.environ.items() if not name.startswith(("TF", "KMP", "TPU"))},
         "niceness": os.getpriority(os.PRIO_PROCESS, 0),
         "signals": [str(signal.getsignal(each)) for each in (signal.SIGCHLD, signal.SIGINT, signal.SIGPIPE)],
         "input": os.readlink("/proc/self/fd/0"),
@@ -213,6 +214,35 @@ def test_of_several_one_becomes_the_server_and_what_it_replaces_ends_with_its_no
 
 
 @pytest.mark.slow
+def test_first_nodes_wait_for_one_import(executor):
+    servers = [executor.fork_server() for _ in range(3)]
+    threads = [Thread(target=server.ensure, kwargs={"first": True}) for server in servers]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(_IMPORT_SECONDS)
+        assert not thread.is_alive()
+    assert len(executor.servers()) == 1
+    nodes = [Node(server, lambda args, ctx: "tensorflow" in sys.modules) for server in servers]
+    assert [(node.forked, node.result()) for node in nodes] == [(True, True)] * 3
+    assert [node.stop() for node in nodes] == [0] * 3
+
+
+def test_who_waits_for_the_import_of_a_server_that_is_killed_starts_afresh(executor):
+    server = executor.fork_server()
+    waiting = Thread(target=server.ensure, kwargs={"first": True})
+    waiting.start()
+    wait_for(executor.servers)
+    for each in executor.servers():
+        each.kill()
+    waiting.join(10)
+    assert not waiting.is_alive()
+    node = Node(server, lambda args, ctx: 7)
+    assert (node.forked, node.result(), node.stop()) == (False, 7, 0)
+    for left in executor.directory.iterdir():  # which Spark removes with its own
+        shutil.rmtree(left)
+
+
 def test_a_server_that_is_killed_disturbs_nobody_and_is_replaced(executor):
     server = executor.started()
     node = Node(server, lambda args, ctx: sys.stdin.readline() or "ends by itself")

@@ -2,6 +2,7 @@
 
 import signal
 import time
+from contextlib import suppress
 from queue import SimpleQueue
 from threading import Event, Thread, current_thread, main_thread
 
@@ -80,7 +81,7 @@ def test_an_error_of_the_drivers_own_ends_the_wait_for_the_cluster(caplog):
     monitor.begin_feed(0, fails)
     role = monitor.spec.roles[0]
     channel = PlayedChannel([Register(Member(0, role, "here", 1000), "id", 1, 1), FeedWanted(0)])
-    Thread(target=monitor.serve, args=(channel,), daemon=True).start()
+    Thread(target=_serve, args=(monitor, channel), daemon=True).start()
     with pytest.raises(LookupError, match="no such part"):
         monitor.wait(lambda: False, 5)
     assert isinstance(unpack(channel.sent[-1].data), Stop)
@@ -127,6 +128,15 @@ class PlayedChannel:
         self._messages.put(None)
 
 
+def _serve(monitor, channel):
+    """Have a monitor take all messages of a channel."""
+    listener = monitor.serve(channel)
+    with suppress(ConnectionLost):
+        while True:
+            listener.on_message(channel.receive())
+    listener.on_end()
+
+
 def _scans(count):
     """Return how often the state of all nodes is scanned until this number of nodes has come, returned and gone."""
     monitor = Monitor(spec := ClusterSpec(num_workers=count), "id", ConsoleReporter(), 30.0)
@@ -137,7 +147,7 @@ def _scans(count):
     for number, role in enumerate(spec.roles):
         register = Register(Member(number, role, "here", 1000 + number), "id", 1, 1)
         channels.append(PlayedChannel([register, NodeReady("socket", 1), FeedWanted(0), Returned(b"")]))
-    threads = [Thread(target=monitor.serve, args=(each,), daemon=True) for each in channels]
+    threads = [Thread(target=_serve, args=(monitor, each), daemon=True) for each in channels]
     for thread, channel in zip(threads, channels, strict=True):
         thread.start()
         assert channel.waits.wait(5)

@@ -30,7 +30,7 @@ _SERVER = """
 import pickle, sys, time
 from tensorflowonspark import transport
 known = pickle.loads(bytes.fromhex(sys.argv[2]))
-server = transport.Server((sys.argv[1], 0), known, on_channel=lambda each: [each.send("hello"), each.receive()])
+server = transport.Server((sys.argv[1], 0), known, on_channel=lambda each: each.send("hello") or print(each.receive()))
 print(server.port, flush=True)
 time.sleep(60)
 """

@@ -12,7 +12,7 @@ from tensorflowonspark.supervisor.forkserver.rendezvous import SERVER, Rendezvou
 _KNOWN_THREADS = 2  # the main thread, and the one that watches the executor
 
 
-def _serve(path: Path, executor: int, idle_seconds: float) -> bool:
+def _serve(path: Path, executor: int, idle_seconds: float, niceness: int) -> bool:
     """Run the fork server of an executor; return True in each forked node."""
     properties, search_path = ImportProperties(dict(os.environ)), list(sys.path)
     rendezvous = Rendezvous(path, make=True)
@@ -31,7 +31,7 @@ def _serve(path: Path, executor: int, idle_seconds: float) -> bool:
 
     watch_process(executor, end)
     try:
-        preload(end_with_application)
+        preload(end_with_application, niceness)
         usable = not why_unsafe(_KNOWN_THREADS)
     except ImportError:
         usable = False

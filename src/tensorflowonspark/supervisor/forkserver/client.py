@@ -25,6 +25,9 @@ from tensorflowonspark.supervisor.forkserver.rendezvous import GO, SERVER, USERS
 
 _REPLY_SECONDS = 1.0  # for the server to reply, which takes milliseconds; then it is examined
 _BUSY_SECONDS = 15.0  # the same, for a server that is not stopped
+_IMPORT_SECONDS = 60.0  # for the server to import TensorFlow before the first node, which takes 5 to 9
+_LOOK_SECONDS = 0.02  # between looks at whether it has
+_NICENESS = 5  # of the import beside running programs, which have priority
 _IDLE_SECONDS = 600.0  # without a cluster on the executor, after which its server ends
 _GPU_DEVICES = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
 
@@ -56,6 +59,7 @@ class ForkServer:
         self._properties = ImportProperties(dict(environment))
         self._idle_seconds = idle_seconds
         self._share: int | None = None  # a shared lock, by which the server is in use until this process ends
+        self._server: processes.Process | None = None  # if it was started here
 
     @staticmethod
     def is_safe(environment: Mapping[str, str]) -> bool:
@@ -93,16 +97,36 @@ class ForkServer:
             connection.close()
         return process
 
-    def ensure(self) -> None:
-        """Start a server for nodes like this one, unless there is one."""
+    def ensure(self, *, first: bool = False) -> None:
+        """Start a server for nodes like this one, unless there is one.
+
+        Parameters
+        ----------
+        first : bool
+            Whether `fork` then waits until the server has imported TensorFlow, and so this node need not.
+        """
         with suppress(OSError, ValueError):
             rendezvous = Rendezvous(self._path, make=True)
             try:
                 self._share_use(rendezvous)
                 if self._is_free(rendezvous):
-                    self._start()
+                    self._start(0 if first else _NICENESS)
+                if first:
+                    self._wait_for_import(rendezvous)
             finally:
                 rendezvous.close()
+
+    def _wait_for_import(self, rendezvous: Rendezvous) -> None:
+        """Wait until the server listens, or has ended without that."""
+        end = time.monotonic() + _IMPORT_SECONDS
+        while time.monotonic() < end:
+            with suppress(OSError):
+                rendezvous.connect(_REPLY_SECONDS).close()
+                return
+            starting = self._server is not None and self._server.poll() is None
+            if not starting and rendezvous.is_unlocked(SERVER):
+                return
+            time.sleep(_LOOK_SECONDS)
 
     def _connect(self) -> socket.socket:
         rendezvous = Rendezvous(self._path, make=False)
@@ -137,11 +161,12 @@ class ForkServer:
         os.close(lock)
         return True
 
-    def _start(self) -> None:
+    def _start(self, niceness: int) -> None:
         environment = {name: value for name, value in self._properties.environment.items() if name != processes.FAMILY}
         process, pipe = processes.start("tensorflowonspark.supervisor.forkserver", environment, subprocess.DEVNULL)
-        pipe.send((self._path, self._executor_pid, self._idle_seconds))
+        pipe.send((self._path, self._executor_pid, self._idle_seconds, niceness))
         pipe.close()
+        self._server = process
         Thread(target=process.wait, daemon=True).start()
 
 

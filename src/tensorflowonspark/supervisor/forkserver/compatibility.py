@@ -52,11 +52,18 @@ class ImportProperties:
 
 
 def _read_at_import(environment: Mapping[str, str]) -> dict[str, str]:
-    return {
-        name: value
-        for name, value in environment.items()
-        if name in _NAMES or (name.startswith(_PREFIXES) and not name.startswith(_LATER))
-    }
+    return {name: value for name, value in environment.items() if is_read_at_import(name)}
+
+
+def is_read_at_import(name: str) -> bool:
+    """Return whether a library reads an environment variable when it is imported.
+
+    Examples
+    --------
+    >>> is_read_at_import("KERAS_BACKEND"), is_read_at_import("TF_CONFIG")
+    (True, False)
+    """
+    return name in _NAMES or (name.startswith(_PREFIXES) and not name.startswith(_LATER))
 
 
 def shadowed() -> list[str]:

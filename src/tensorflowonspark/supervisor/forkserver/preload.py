@@ -13,7 +13,6 @@ from typing import Any
 
 from tensorflowonspark.keras.hooks import repairing_modules
 
-_NICENESS = 5  # running programs have priority
 # Modules of a node; that of the data sets imports TensorFlow, which imports Keras.
 _MODULES = (
     "pyarrow",
@@ -24,13 +23,15 @@ _MODULES = (
 _OTHER_RUNTIMES = ("jax", "torch")  # Keras's other backends start threads, and warn of every fork
 
 
-def preload(check: Callable[[], None] = lambda: None) -> None:
+def preload(check: Callable[[], None] = lambda: None, niceness: int = 0) -> None:
     """Import the modules that nodes need.
 
     Parameters
     ----------
     check : callable
         Called each second until they are imported, which takes long on a busy machine.
+    niceness : int
+        Of the import.
 
     Raises
     ------
@@ -42,7 +43,8 @@ def preload(check: Callable[[], None] = lambda: None) -> None:
     def load() -> None:
         # In a separate thread, since a process without root privileges can't undo a lower priority.
         with suppress(PermissionError):  # the executor's own is lower still
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
+            if niceness:
+                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), niceness)
         try:
             with _without_other_runtimes():
                 # And what the import hooks for Keras would import in each node; these depend on the version of Keras.

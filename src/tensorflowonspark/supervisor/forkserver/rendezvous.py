@@ -69,6 +69,14 @@ class Rendezvous:
         os.close(descriptor)
         return None
 
+    def is_unlocked(self, name: str) -> bool:
+        """Return whether no process holds or shares a lock."""
+        descriptor = self.open(name)
+        try:
+            return is_free(descriptor)
+        finally:
+            os.close(descriptor)
+
     def share(self, name: str) -> int:
         """Return a file descriptor that shares a lock until it is closed."""
         descriptor = self.open(name)

@@ -1,0 +1,46 @@
+"""Environment variables that are read when TensorFlow is imported: who may have nodes that are forked after that."""
+
+import os
+
+import pytest
+
+import tensorflowonspark as tfos
+from tests.support.programs import is_warm, look
+
+
+@pytest.mark.masters("local")
+def test_nodes_are_forked_after_tasks_that_have_imported_tensorflow(spark, warm):
+    """Spark reuses its Python workers: those of a `KerasModel`, or of the user's functions, launch nodes later."""
+
+    def import_in_a_worker(batches):
+        import os
+
+        import tensorflow  # noqa: F401
+
+        os.environ["TF_FORCE_GPU_ALLOW_GROWTH"] = "true"
+        yield from batches
+
+    spark.range(0, 40, 1, 8).mapInArrow(import_in_a_worker, "id long").collect()
+    found = tfos.run(spark, look, num_workers=2)
+    assert found == {"worker:0": (True, 6), "worker:1": (True, 6)}
+
+
+@pytest.mark.masters("local")
+def test_tf_keras_and_other_environments_get_fresh_nodes(spark, warm):
+    def program(args, ctx):
+        import tensorflow as tf
+
+        return is_warm(), tf.keras.__name__.split(".")[0]
+
+    results = tfos.run(spark, program, env={"TF_USE_LEGACY_KERAS": "1"}, nodes=tfos.Nodes(warm_nodes=True))
+    assert results["worker:0"] == (False, "tf_keras")
+    assert not tfos.run(spark, program, nodes=tfos.Nodes(warm_nodes=False))["worker:0"][0]
+
+
+@pytest.mark.masters("local")
+def test_a_program_that_sets_what_tensorflow_reads_at_its_import_gets_fresh_nodes(spark, warm):
+    def program(args, ctx):
+        os.environ["TF_ENABLE_ONEDNN_OPTS"] = "0"
+        return look(args, ctx)
+
+    assert tfos.run(spark, program) == {"worker:0": (False, 6)}
