@@ -38,9 +38,13 @@ def test_tf_keras_and_other_environments_get_fresh_nodes(spark, warm):
 
 
 @pytest.mark.masters("local")
-def test_a_program_that_sets_what_tensorflow_reads_at_its_import_gets_fresh_nodes(spark, warm):
+@pytest.mark.parametrize(("name", "value"), [("TF_ENABLE_ONEDNN_OPTS", "0"), ("KERAS_BACKEND", "jax")])
+def test_a_program_that_sets_what_is_read_at_an_import_gets_fresh_nodes(spark, warm, name, value):
     def program(args, ctx):
-        os.environ["TF_ENABLE_ONEDNN_OPTS"] = "0"
-        return look(args, ctx)
+        os.environ[name] = value
+        import keras
 
-    assert tfos.run(spark, program) == {"worker:0": (False, 6)}
+        return is_warm(), keras.config.backend()
+
+    backend = value if name == "KERAS_BACKEND" else "tensorflow"
+    assert tfos.run(spark, program) == {"worker:0": (False, backend)}
