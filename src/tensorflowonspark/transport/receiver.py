@@ -41,7 +41,7 @@ class Receiver:
         Takes an error of a listener, which ends its channel.
     """
 
-    def __init__(self, on_error: Callable[[Exception], None]) -> None:
+    def __init__(self, on_error: Callable[[Exception], object]) -> None:
         self._on_error = on_error
         self._added: SimpleQueue[tuple[Channel, Listener]] = SimpleQueue()
         self._listening: dict[Channel, tuple[Listener, Iterator[Any]]] = {}
@@ -76,7 +76,7 @@ class Receiver:
         unread: list[Channel] = []  # of which more is there than a turn takes
         while not self._has_ended():
             ready = self._selector.select(0 if unread else None)
-            turns = [key.fileobj for key, _ in ready if key.fileobj is not self._woken]
+            turns = [key.data for key, _ in ready if key.data is not None]
             if len(turns) < len(ready):
                 self._woken.recv(4096)
                 turns += self._take_added()
@@ -98,7 +98,7 @@ class Receiver:
             except Empty:
                 return
             self._listening[channel] = listener, channel.arriving()
-            self._selector.register(channel, selectors.EVENT_READ)
+            self._selector.register(channel, selectors.EVENT_READ, channel)
             yield channel
 
     def _receive(self, channel: Channel) -> bool:
