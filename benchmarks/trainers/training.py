@@ -55,7 +55,7 @@ def _initial(random, shape):
     return (random.random(shape, np.float32) * 2 - 1) * np.float32(np.sqrt(6 / sum(shape)))
 
 
-def train(keras, model, rows, began):
+def train(keras, model, rows, began, steps_per_epoch=None):
     """Train on a worker.
 
     Parameters
@@ -65,9 +65,11 @@ def train(keras, model, rows, began):
     model : keras.Model
         From `build`.
     rows : object
-        What ``fit`` takes; a pass over it is an epoch.
+        What ``fit`` takes; a pass over it is an epoch, unless it has no end.
     began : float
         The time at which the worker's program began.
+    steps_per_epoch : int, optional
+        Of rows without an end.
 
     Returns
     -------
@@ -86,7 +88,7 @@ def train(keras, model, rows, began):
     notes = keras.callbacks.LambdaCallback(
         on_train_batch_end=on_step, on_epoch_end=lambda _, __: ends.append(time.time())
     )
-    history = model.fit(rows, epochs=EPOCHS, verbose=0, callbacks=[notes]).history
+    history = model.fit(rows, epochs=EPOCHS, steps_per_epoch=steps_per_epoch, verbose=0, callbacks=[notes]).history
     return {
         "began": began,
         "first": firsts[0],
