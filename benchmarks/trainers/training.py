@@ -15,7 +15,7 @@ BATCH = 256  # rows of one step over both workers
 CLASSES = 10
 _RATE = 0.05
 LAYERS = {"small": (64,), "middle": (2048, 1664), "large": (6656, 6656)}  # the widths of the hidden ones
-_STEPS = {"small": 100, "middle": 16, "large": 2}  # of an epoch
+_STEPS = {"small": 100, "middle": 10, "large": 2}  # of an epoch
 
 
 def steps_of(name, scale):
