@@ -125,8 +125,8 @@ $(OLDEST)/.installed: pyproject.toml
 	$(PYTHON) -m tools.matrix --python $(OLDEST_PYTHON) --spark 3.5 --tensorflow 2.16 --install $(OLDEST) --extra test-oldest --with 'pyarrow==15.*' --with 'setuptools<82'
 	touch $@
 
-# A folder of benchmarks/: lifecycle, feed, feed_start, files, first_rows, inference, peers, tfrecord (needs Maven), scale,
-# metrics, dashboard, recovery, run, tune, steps, workers, connections, network (as root) or revisions.
+# A folder of benchmarks/: lifecycle, feed, feed_start, files, first_rows, inference, peers, trainers, tfrecord (needs
+# Maven), scale, metrics, dashboard, recovery, run, tune, steps, workers, connections, network (as root) or revisions.
 # ARGS="--publish" puts the report into its page in docs/benchmarks.
 benchmark-%: $(STAMP)
 	$(BIN)/python -m benchmarks.$* $(ARGS)

@@ -8,6 +8,8 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
+from contextlib import contextmanager
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -43,10 +45,13 @@ class Contender:
         The work tree that it runs in.
     settings : dict of str to str
         Further environment variables.
+    seconds : float, optional
+        A round that takes longer ends the process, and with it the benchmark.
     """
 
-    def __init__(self, arguments, log, python=sys.executable, tree=ROOT, settings=None):
+    def __init__(self, arguments, log, python=sys.executable, tree=ROOT, settings=None, seconds=None):
         self._name = " ".join(arguments)
+        self._seconds = seconds
         self._process = subprocess.Popen(
             [python, *arguments],
             cwd=tree,
@@ -67,12 +72,25 @@ class Contender:
     def round(self, request):
         """Return the result of one round; a string is sent as it is, anything else as JSON."""
         line = request if isinstance(request, str) else json.dumps(request)
-        self._process.stdin.write(f"{line}\n")
-        self._process.stdin.flush()
-        result = self._process.stdout.readline()
+        with self._time_limit():
+            self._process.stdin.write(f"{line}\n")
+            self._process.stdin.flush()
+            result = self._process.stdout.readline()
         if not result:
             sys.exit(f"{self._name} ended in the round {line}: see its log")
         return json.loads(result)
+
+    @contextmanager
+    def _time_limit(self):
+        if self._seconds is None:
+            yield
+            return
+        limit = threading.Timer(self._seconds, self._process.kill)
+        limit.start()
+        try:
+            yield
+        finally:
+            limit.cancel()
 
     def turn(self, **request):
         """Return a function that runs one round of this request."""

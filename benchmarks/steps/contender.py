@@ -101,7 +101,8 @@ def work(settings):
     return (_fit if settings["by"] == "fit" else _loop)(strategy, settings)
 
 
-def _addresses(count):
+def addresses_of(count):
+    """Return free addresses of this machine for so many workers."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     addresses = [f"127.0.0.1:{each.getsockname()[1]}" for each in sockets]
     for each in sockets:
@@ -112,7 +113,7 @@ def _addresses(count):
 def main(settings):
     """Serve rounds as the first worker; the others train on until this process ends them."""
     place = settings.get("place", 0)
-    addresses = settings.get("addresses") or _addresses(settings["workers"])
+    addresses = settings.get("addresses") or addresses_of(settings["workers"])
     if len(addresses) > 1:
         task = {"type": "worker", "index": place}
         os.environ["TF_CONFIG"] = json.dumps({"cluster": {"worker": addresses}, "task": task})
