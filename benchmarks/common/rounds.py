@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -43,10 +44,13 @@ class Contender:
         The work tree that it runs in.
     settings : dict of str to str
         Further environment variables.
+    seconds : float, optional
+        The most that a round may take; then the process is killed, and the round fails.
     """
 
-    def __init__(self, arguments, log, python=sys.executable, tree=ROOT, settings=None):
+    def __init__(self, arguments, log, python=sys.executable, tree=ROOT, settings=None, seconds=None):
         self._name = " ".join(arguments)
+        self._seconds = seconds
         self._process = subprocess.Popen(
             [python, *arguments],
             cwd=tree,
@@ -67,9 +71,13 @@ class Contender:
     def round(self, request):
         """Return the result of one round; a string is sent as it is, anything else as JSON."""
         line = request if isinstance(request, str) else json.dumps(request)
+        limit = threading.Timer(self._seconds, self._process.kill)
+        limit.daemon = True
+        limit.start()
         self._process.stdin.write(f"{line}\n")
         self._process.stdin.flush()
         result = self._process.stdout.readline()
+        limit.cancel()
         if not result:
             sys.exit(f"{self._name} ended in the round {line}: see its log")
         return json.loads(result)

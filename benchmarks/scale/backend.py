@@ -1,5 +1,6 @@
 """A backend without Spark: processes that simulate the nodes, each a share of them."""
 
+import math
 import pickle
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from tests.support.backend import LoopbackBackend, PlayedStage
 
 _NODES = Path(__file__).parent / "nodes.py"
 _NODES_PER_PROCESS = 50
+_MOST_PROCESSES = 20  # of more nodes each plays more
 _BEATS = 6  # in the time that a supervisor may be silent, as real ones
 _TOTALS_SECONDS = 1.0  # between two reports of a training's totals, of real nodes too
 
@@ -69,8 +71,8 @@ class PlayedBackend(LoopbackBackend):
         super().__init__(self._start_nodes)
         self._returns = returns
         self._trains = trains
-        firsts = range(0, count - 1, _NODES_PER_PROCESS)
-        self._shares = [range(first, min(first + _NODES_PER_PROCESS, count - 1)) for first in firsts]
+        most = max(_NODES_PER_PROCESS, math.ceil(count / _MOST_PROCESSES))
+        self._shares = [range(first, min(first + most, count - 1)) for first in range(0, count - 1, most)]
         self._shares.append(range(count - 1, count))
         self.players = [Player() for _ in self._shares]
         for player in self.players:
