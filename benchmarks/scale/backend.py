@@ -4,13 +4,12 @@ import math
 import pickle
 import subprocess
 import sys
-from pathlib import Path
 from threading import Event, Thread
 
+from benchmarks.common.rounds import ROOT
 from tensorflowonspark.node.meter import report_seconds
 from tests.support.backend import LoopbackBackend, PlayedStage
 
-_NODES = Path(__file__).parent / "nodes.py"
 _NODES_PER_PROCESS = 50
 _MOST_PROCESSES = 20  # of more nodes each plays more
 _BEATS = 6  # in the time that a supervisor may be silent, as real ones
@@ -21,8 +20,8 @@ class Player:
     """A process that plays nodes."""
 
     def __init__(self):
-        command = [sys.executable, str(_NODES)]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        command = [sys.executable, "-m", "benchmarks.scale.nodes"]
+        self._process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self.placed = Event()
 
     def wait_until_ready(self):
