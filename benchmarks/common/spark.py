@@ -1,4 +1,4 @@
-"""Spark for the contenders: a session on two one-core workers, and DataFrames in its memory.
+"""Spark for the contenders: a session on two one-core workers, or in the driver, and DataFrames in its memory.
 
 Contenders import this module with the Python of TensorFlowOnSpark 2.2.5, too: it needs pyspark alone.
 """
@@ -42,6 +42,18 @@ def two_one_core_workers(memory="3g", **settings):
 def two_whole_workers(memory, **settings):
     """Yield the same, with executors that have all of the workers' memory and are up before the first job."""
     return two_one_core_workers(memory, spark_executor_memory=memory, **BOTH_EXECUTORS, **settings)
+
+
+@contextmanager
+def two_slots():
+    """Yield a session on ``local[2]``, whose tasks run in the driver."""
+    from pyspark.sql import SparkSession
+
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+    yield spark
+    spark.stop()
 
 
 def floats(count):

@@ -9,7 +9,7 @@ _TEXT = f"substr(repeat({HASH}, 8), 1, cast(100 + id * 7919 % 901 as int)) as te
 _RAGGED = "array_repeat(cast(id % 1009 as float), cast(id * 7919 % 20 as int)) as list"
 
 
-def _columns(count, *types):
+def number_columns(count, *types):
     """Return SQL of columns of numbers, of these types in turn."""
     return [f"cast((id + {each}) % 101 as {types[each % len(types)]}) as x{each}" for each in range(count)]
 
@@ -58,15 +58,15 @@ KINDS = {
     ),
     "columns": Kind(
         "10 float columns + label",
-        [*_columns(10, "float"), _LABEL],
+        [*number_columns(10, "float"), _LABEL],
         6_000_000,
         24_000,
         44,
     ),
-    "100 columns": Kind("100 float columns + label", [*_columns(100, "float"), _LABEL], 600_000, 9_000, 404),
+    "100 columns": Kind("100 float columns + label", [*number_columns(100, "float"), _LABEL], 600_000, 9_000, 404),
     "mixed": Kind(
         "12 columns of six types of numbers + label",
-        [*_columns(12, "float", "double", "bigint", "int", "smallint", "tinyint"), _LABEL],
+        [*number_columns(12, "float", "double", "bigint", "int", "smallint", "tinyint"), _LABEL],
         4_000_000,
         24_000,
         58,
@@ -81,7 +81,7 @@ KINDS = {
     ),
     "all": Kind(
         "10 float columns, text, lists + label",
-        [*_columns(10, "float"), _TEXT, _RAGGED, _LABEL],
+        [*number_columns(10, "float"), _TEXT, _RAGGED, _LABEL],
         500_000,
         9_000,
         636,

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-_ROWS = 20  # of a file
+ROWS = 20  # of a file
 _AGE = 3600  # of the files, in seconds: what is found in younger ones is not kept
 
 
@@ -26,9 +26,9 @@ def write_files(directory, kind, files):
 
     then = time.time() - _AGE
     for number in range(files):
-        values = pa.array(np.random.default_rng(number).random(32 * _ROWS, np.float32))
+        values = pa.array(np.random.default_rng(number).random(32 * ROWS, np.float32))
         columns = {
-            "id": pa.array(range(number * _ROWS, (number + 1) * _ROWS), pa.int64()),
+            "id": pa.array(range(number * ROWS, (number + 1) * ROWS), pa.int64()),
             "x": pa.FixedSizeListArray.from_arrays(values, 32).cast(pa.list_(pa.float32())),
         }
         path = Path(directory, f"{number:06}.{kind}")
@@ -78,7 +78,7 @@ def main():
             args = {"kind": options.kind, "path": "s3a://bucket/files", "cache": str(cache)}
             for run in range(options.runs):
                 found = list(tfos.run(spark, program, args, num_workers=2).values())
-                if sum(each["rows"] for each in found) != options.files * _ROWS:
+                if sum(each["rows"] for each in found) != options.files * ROWS:
                     sys.exit("the workers have read another number of rows")
                 most = {name: max(each[name] for each in found) for name in ("opened", "first", "epoch")}
                 print(

@@ -1,16 +1,17 @@
 """A backend without Spark: processes that simulate the nodes, each a share of them."""
 
+import math
 import pickle
 import subprocess
 import sys
-from pathlib import Path
 from threading import Event, Thread
 
+from benchmarks.common.rounds import ROOT
 from tensorflowonspark.config import report_seconds
 from tests.support.backend import LoopbackBackend, PlayedStage
 
-_NODES = Path(__file__).parent / "nodes.py"
 _NODES_PER_PROCESS = 50
+_MOST_PROCESSES = 20  # of more nodes each plays more
 _TOTALS_SECONDS = 1.0  # between two reports of a training's totals, of real nodes too
 
 
@@ -18,8 +19,8 @@ class Player:
     """A process that plays nodes."""
 
     def __init__(self):
-        command = [sys.executable, str(_NODES)]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        command = [sys.executable, "-m", "benchmarks.scale.nodes"]
+        self._process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self.placed = Event()
 
     def wait_until_ready(self):
@@ -68,8 +69,8 @@ class PlayedBackend(LoopbackBackend):
         super().__init__(self._start_nodes)
         self._returns = returns
         self._trains = trains
-        firsts = range(0, count - 1, _NODES_PER_PROCESS)
-        self._shares = [range(first, min(first + _NODES_PER_PROCESS, count - 1)) for first in firsts]
+        most = max(_NODES_PER_PROCESS, math.ceil(count / _MOST_PROCESSES))
+        self._shares = [range(first, min(first + most, count - 1)) for first in range(0, count - 1, most)]
         self._shares.append(range(count - 1, count))
         self.players = [Player() for _ in self._shares]
         for player in self.players:
