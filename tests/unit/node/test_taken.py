@@ -204,11 +204,12 @@ def test_as_many_workers_go_on_with_the_steps_of_an_unbroken_epoch(
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_rows_that_are_dealt_evenly_take_the_steps_of_those_that_are_left(way):
+def test_rows_that_are_dealt_evenly_take_little_more_than_the_steps_of_those_that_are_left(way):
+    """Some workers find more left than others, as the workers before took their rows in orders of their own."""
     sizes = Sizes((120,) * 12)
     first, second, third = play(way, sizes, [Cluster(3, 24, 20), Cluster(2, 24, 20), Cluster(4, 24, 0)], 5, 0, True)
     assert len(first) == len(second) == 20
-    assert len(third) == pytest.approx(1440 / 24 - 40, abs=3)
+    assert len(third) == pytest.approx(1440 / 24 - 40, rel=0.5)
 
 
 def test_the_dataset_to_train_on_says_which_step_comes_next():
@@ -242,3 +243,17 @@ def test_a_record_of_other_rows_is_refused():
 def test_the_order_of_an_epoch_is_known_without_its_rows():
     assert sorted(epoch_order([5, 0, 9], [3, 1], 4).tolist()) == list(range(14))
     assert epoch_order([2, 3], None, 2).tolist() == list(range(5))
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_workers_have_orders_of_their_own(way):
+    """With equal ones a step has the rows of equal places of all shares, whose labels are often alike."""
+    sizes = Sizes((30, 30, 30, 30))
+    orders = []
+    for share in WAYS[way](sizes, 2, False):
+        passes = share.passes(SELECTION, 8, 7)
+        passes.resume_at(1, 0)
+        orders.append(np.concatenate([values["id"][real] for values, real in passes()]))
+    assert sorted(np.concatenate(orders).tolist()) == sizes.all_ids
+    places = [np.argsort(np.argsort(each)) for each in orders]
+    assert np.mean(places[0] == places[1]) < 0.2

@@ -59,14 +59,19 @@ def planned_blocks(
 
 
 def granted_blocks(
-    parts: ArrivingParts, selection: Selection, shares: Shares, queue: RowQueue, seed: int | None, *, alone: bool
+    parts: ArrivingParts,
+    selection: Selection,
+    shares: Shares,
+    queue: RowQueue,
+    seed: Sequence[int] | None,
+    *,
+    alone: bool,
 ) -> Generator[Block, None, None]:
     """Yield the steps that are granted; wait for the driver's next grant when none is left."""
     parts.open(shares)
-    seeds = None if seed is None else [seed, 0]
     sizes = map(shares.rows, count())
     most, end = 1, False
-    parts.begin(shares.cycle, seeds)
+    parts.begin(shares.cycle, seed)
     try:
         while not end:
             grant = parts.wait(queue.taken, alone=alone)
@@ -75,8 +80,8 @@ def granted_blocks(
                 for summary in summaries:
                     parts.check(selection, summary)
                 order = np.arange(shard.rows)
-                if seeds is not None:
-                    order = np.random.default_rng([*seeds, number]).permutation(shard.rows)
+                if seed is not None:
+                    order = np.random.default_rng([*seed, number]).permutation(shard.rows)
                 most = _steps_per_block(shard.bytes_per_row(selection.kinds), shares)
                 queue.add(shard.reader(selection.kinds), order, release=release)
             if grant.steps is None:

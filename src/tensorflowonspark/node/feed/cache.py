@@ -155,8 +155,9 @@ class Cache:
     def shard(self, feed: int, split: Split, parts: Iterable[tuple[int, int]]) -> Shard:
         """Return the rows of the parts that count, in the given order, and drop all other parts of that split."""
         counted = [(feed, split, *part) for part in parts]
+        wanted = set(counted)
         with self._changed:
-            for key in [key for key in self._parts if key[:2] == (feed, split) and key not in counted]:
+            for key in [key for key in self._parts if key[:2] == (feed, split) and key not in wanted]:
                 self._parts.pop(key).release()
             return Shard(self._parts[key].batches for key in counted if key in self._parts)
 

@@ -18,7 +18,7 @@ from tensorflowonspark.node.feed.plan import EpochPlan
 from tensorflowonspark.node.feed.rows import RowQueue, Rows
 from tensorflowonspark.node.feed.selection import Batch, Selection, real_rows
 from tensorflowonspark.node.feed.shard import Allocate
-from tensorflowonspark.node.feed.taken import Leg, Rest, TakenRows, find_left
+from tensorflowonspark.node.feed.taken import Leg, Rest, TakenRows, find_left, order_seed
 
 if TYPE_CHECKING:
     from tensorflowonspark.node.feed.share import Share
@@ -226,7 +226,7 @@ class Passes:
         if self._takes_parts:
             assert self._share.parts is not None
             self._epoch, self._step, self._seen = 0, 0, 0
-            blocks = granted_blocks(self._share.parts, selection, self.shares, queue, self._seed, alone=alone)
+            blocks = granted_blocks(self._share.parts, selection, self.shares, queue, self._order_seed(0), alone=alone)
         elif real_only:
             blocks = unpadded_blocks(self._all_rows()[0], selection, self.shares, queue)
         else:
@@ -258,8 +258,11 @@ class Passes:
             rest_plan = replace(plan, rows=own, steps=plan.steps - rest.first_step)
         step = self._step - rest.first_step
         self._seen = plan.rows - own + min(own, plan.shares.before(step))
-        seed = None if self._seed is None else [self._seed, self._epoch]
+        seed = self._order_seed(self._epoch)
         return planned_blocks(rows, self.selection, rest_plan, queue, step, seed, rest.left)
+
+    def _order_seed(self, epoch: int) -> list[int] | None:
+        return None if self._seed is None else order_seed(self._seed, epoch, self._share.index)
 
     def _hand_out(self, steps: int, batch: Batch, real_only: bool) -> Batch:
         """Report that the rows of the next steps are handed out; return those that are."""

@@ -120,14 +120,14 @@ class Selection:
 
     def __init__(self, manifest: SplitManifest, options: FeatureOptions, *, inference: bool = False) -> None:
         self._schema = pa.ipc.read_schema(pa.py_buffer(manifest.schema)) if manifest.schema else pa.schema([])
-        self._columns = list(self._schema.names)
+        self._columns = dict.fromkeys(self._schema.names)
         self._options = options
         self._check_options()
         features, label = options.features, options.label
         if features is None and label is None and "label" in self._columns and not inference:
             label = "label"
         if features is None and inference and len(self._columns) == 1:
-            features = self._columns[0]
+            (features,) = self._columns
         self.sample_weight = options.sample_weight
         self.label = None if label is None else self._structure(label)
         self.features = self._features(features)
@@ -165,7 +165,7 @@ class Selection:
         for name in used:
             if name not in self._columns:
                 meant = did_you_mean(name, self._columns)
-                raise FeedError(f"there is no column {name!r}{meant}: the rows have {self._columns}")
+                raise FeedError(f"there is no column {name!r}{meant}: the rows have {list(self._columns)}")
         for option in _BY_COLUMN:
             for name in self._by_column(option):
                 if name not in used:
@@ -173,7 +173,7 @@ class Selection:
 
     def _check_kinds(self, inference: bool) -> None:
         if self.features == []:
-            raise FeedError(f"no column is left for the features: the rows have {self._columns}")
+            raise FeedError(f"no column is left for the features: the rows have {list(self._columns)}")
         weight = self.sample_weight
         if weight is not None and not _are_numbers(self.kinds[weight]):
             raise FeedError(

@@ -88,6 +88,15 @@ def _leg(record: dict[str, Any]) -> Leg:
     return Leg(**found)
 
 
+def order_seed(seed: int, epoch: int, worker: int) -> list[int]:
+    """Return the seed of the order of an epoch on one worker.
+
+    Two workers have different ones: with equal orders, a step would have the rows of equal places in all their shares,
+    which are alike where a value depends on the row's number.
+    """
+    return [seed, epoch, worker]
+
+
 def epoch_order(rows: Sequence[int], seed: Sequence[int] | None, window_rows: int) -> Numbers:
     """Return the order in which an epoch has a worker's rows, by their numbers.
 
@@ -132,9 +141,10 @@ def find_left(epoch: int, legs: Sequence[Leg], layout: Layout) -> list[Mask] | N
         rows = _row_numbers(leg.layout, sizes)
         if rows is None:
             return None
-        for own, runs, taken in zip(rows, leg.layout.runs, leg.taken, strict=True):
+        for worker, (own, runs, taken) in enumerate(zip(rows, leg.layout.runs, leg.taken, strict=True)):
             of_run = [len(own)] if leg.layout.moves else [run.rows for run in runs]
-            order = own[epoch_order(of_run, None if leg.seed is None else [leg.seed, epoch], leg.window_rows)]
+            seed = None if leg.seed is None else order_seed(leg.seed, epoch, worker)
+            order = own[epoch_order(of_run, seed, leg.window_rows)]
             left[order[left[order]][:taken]] = False
     now = _row_numbers(layout, sizes)
     return None if now is None else [left[own] for own in now]
