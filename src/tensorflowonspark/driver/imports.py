@@ -13,7 +13,7 @@ from typing import Any
 from tensorflowonspark.config import ClusterConfig
 from tensorflowonspark.supervisor.forkserver.compatibility import is_read_at_import
 
-_BYTES = 16 << 20  # of a pickle, which begins with the function, or the script and its files
+_BYTES = 4 << 20  # of a pickle, which begins with the function, or the script and its files
 _TENSORFLOW = re.compile(rb"\b(tensorflow|tf_keras|keras)\b")
 _SETS = re.compile(rb"\b(environ|putenv)\b")
 _VARIABLE = re.compile(rb"\b[A-Z][A-Z0-9]*_[A-Z0-9_]+\b")
@@ -55,8 +55,10 @@ def expect_imports(config: ClusterConfig, function: Any) -> ClusterConfig:
 
 def _may_set(text: bytes) -> bool:
     """Return whether a program may set a variable that is read at an import."""
+    if not _SETS.search(text):
+        return False
     names = map(bytes.decode, set(_VARIABLE.findall(text)))
-    return bool(_SETS.search(text)) and any(is_read_at_import(name) and not name.startswith(_OF_LOGS) for name in names)
+    return any(is_read_at_import(name) and not name.startswith(_OF_LOGS) for name in names)
 
 
 def _source(function: Any) -> bytes:
