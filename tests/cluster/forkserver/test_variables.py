@@ -48,3 +48,21 @@ def test_a_program_that_sets_what_is_read_at_an_import_gets_fresh_nodes(spark, w
 
     backend = value if name == "KERAS_BACKEND" else "tensorflow"
     assert tfos.run(spark, program) == {"worker:0": (False, backend)}
+
+
+@pytest.mark.slow
+@pytest.mark.masters("local")
+def test_two_workers_of_a_program_that_chooses_jax_itself_train_together(spark, warm):
+    def program(args, ctx):
+        os.environ["KERAS_BACKEND"] = "jax"
+        import keras
+
+        model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+        history = model.fit(ctx.dataset(8, features="x", label="y"), epochs=2, verbose=0)
+        return type(keras.distribution.distribution()).__name__, history.history["loss"]
+
+    frame = spark.range(0, 64, 1, 2).selectExpr("cast(id / 64 as float) as x", "cast(id / 32 as float) as y")
+    one, other = tfos.run(spark, program, num_workers=2, data=frame).values()
+    assert one == other
+    assert one[0] == "DataParallel"
