@@ -72,9 +72,8 @@ class NodeProcess:
         local_directory = assignment.local_directory
         if config.warm_nodes and local_directory and not assignment.gpus and ForkServer.is_safe(environment):
             self._fork_server = ForkServer(local_directory, assignment.jvm_pid, environment)
-        fork = partial(self._fork_server.fork, output=writing) if self._fork_server else None
-        if self._fork_server is not None and config.imports_tensorflow and _is_crowded(assignment.nodes_here):
-            self._fork_server.ensure(first=True)
+        first = config.imports_tensorflow and _is_crowded(assignment.nodes_here)
+        fork = partial(self._fork_server.fork, output=writing, first=first) if self._fork_server else None
         self._process, self.pipe = processes.start(
             "tensorflowonspark.node",
             environment,

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from threading import Thread
 
@@ -86,13 +87,13 @@ def executor(tmp_path):
 class Node:
     """A node that runs a program, however it was started."""
 
-    def __init__(self, server, program, directory=""):
+    def __init__(self, server, program, directory="", *, first=False):
         self._output, writing = os.pipe()
         self.process, self._pipe = processes.start(
             "tensorflowonspark.node",
             {**server._properties.environment},
             writing,
-            fork=partial(server.fork, output=writing),
+            fork=partial(server.fork, output=writing, first=first),
         )
         os.close(writing)
         spec = ClusterSpec(num_workers=1)
@@ -215,29 +216,23 @@ def test_of_several_one_becomes_the_server_and_what_it_replaces_ends_with_its_no
 
 @pytest.mark.slow
 def test_first_nodes_wait_for_one_import(executor):
-    servers = [executor.fork_server() for _ in range(3)]
-    threads = [Thread(target=server.ensure, kwargs={"first": True}) for server in servers]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(_IMPORT_SECONDS)
-        assert not thread.is_alive()
+    def start(_):
+        return Node(executor.fork_server(), lambda args, ctx: "tensorflow" in sys.modules, first=True)
+
+    with ThreadPoolExecutor(3) as starting:
+        nodes = list(starting.map(start, range(3), timeout=_IMPORT_SECONDS))
     assert len(executor.servers()) == 1
-    nodes = [Node(server, lambda args, ctx: "tensorflow" in sys.modules) for server in servers]
     assert [(node.forked, node.result()) for node in nodes] == [(True, True)] * 3
     assert [node.stop() for node in nodes] == [0] * 3
 
 
 def test_who_waits_for_the_import_of_a_server_that_is_killed_starts_afresh(executor):
-    server = executor.fork_server()
-    waiting = Thread(target=server.ensure, kwargs={"first": True})
-    waiting.start()
-    wait_for(executor.servers)
-    for each in executor.servers():
-        each.kill()
-    waiting.join(10)
-    assert not waiting.is_alive()
-    node = Node(server, lambda args, ctx: 7)
+    with ThreadPoolExecutor(1) as starting:
+        started = starting.submit(Node, executor.fork_server(), lambda args, ctx: 7, first=True)
+        wait_for(executor.servers)
+        for each in executor.servers():
+            each.kill()
+        node = started.result(timeout=10)
     assert (node.forked, node.result(), node.stop()) == (False, 7, 0)
     for left in executor.directory.iterdir():  # which Spark removes with its own
         shutil.rmtree(left)

@@ -59,7 +59,6 @@ class ForkServer:
         self._properties = ImportProperties(dict(environment))
         self._idle_seconds = idle_seconds
         self._share: int | None = None  # a shared lock, by which the server is in use until this process ends
-        self._server: processes.Process | None = None  # if it was started here
 
     @staticmethod
     def is_safe(environment: Mapping[str, str]) -> bool:
@@ -70,7 +69,7 @@ class ForkServer:
             and not any(Path(device).exists() for device in _GPU_DEVICES)
         )
 
-    def fork(self, pipe: int, output: int) -> "ForkedProcess | None":
+    def fork(self, pipe: int, output: int, *, first: bool = False) -> "ForkedProcess | None":
         """Return a new node; None without a server, or if the server can't fork a node like this one.
 
         Parameters
@@ -79,9 +78,11 @@ class ForkServer:
             The file descriptor in the node's arguments (`processes.parent_pipe`).
         output : int
             The file descriptor for its output.
+        first : bool
+            Whether to start a server if there is none, and to wait until it has imported TensorFlow.
         """
         try:
-            connection = self._connect()
+            connection = self._connect(first=first)
         except OSError:
             return None
         process = None
@@ -97,45 +98,42 @@ class ForkServer:
             connection.close()
         return process
 
-    def ensure(self, *, first: bool = False) -> None:
-        """Start a server for nodes like this one, unless there is one.
-
-        Parameters
-        ----------
-        first : bool
-            Whether `fork` then waits until the server has imported TensorFlow, and so this node need not.
-        """
+    def ensure(self) -> None:
+        """Start a server for nodes like this one, unless there is one."""
         with suppress(OSError, ValueError):
             rendezvous = Rendezvous(self._path, make=True)
             try:
                 self._share_use(rendezvous)
                 if self._is_free(rendezvous):
-                    self._start(0 if first else _NICENESS)
-                if first:
-                    self._wait_for_import(rendezvous)
+                    self._start(_NICENESS)
             finally:
                 rendezvous.close()
 
-    def _wait_for_import(self, rendezvous: Rendezvous) -> None:
-        """Wait until the server listens, or has ended without that."""
-        end = time.monotonic() + _IMPORT_SECONDS
-        while time.monotonic() < end:
-            with suppress(OSError):
-                rendezvous.connect(_REPLY_SECONDS).close()
-                return
-            starting = self._server is not None and self._server.poll() is None
-            if not starting and rendezvous.is_unlocked(SERVER):
-                return
-            time.sleep(_LOOK_SECONDS)
-
-    def _connect(self) -> socket.socket:
-        rendezvous = Rendezvous(self._path, make=False)
+    def _connect(self, *, first: bool) -> socket.socket:
+        rendezvous = Rendezvous(self._path, make=first)
         try:
-            connection = rendezvous.connect(_REPLY_SECONDS)
+            connection = self._connect_first(rendezvous) if first else rendezvous.connect(_REPLY_SECONDS)
             self._share_use(rendezvous)
             return connection
         finally:
             rendezvous.close()
+
+    def _connect_first(self, rendezvous: Rendezvous) -> socket.socket:
+        """Connect to the server, which is started if there is none, when it has imported TensorFlow."""
+        end = time.monotonic() + _IMPORT_SECONDS
+        server: processes.Process | None = None
+        while True:
+            with suppress(OSError):
+                return rendezvous.connect(_REPLY_SECONDS)
+            ended = server is not None and server.poll() is not None
+            # Nobody looks at the lock while a server is about to take it.
+            if (server is None or ended) and rendezvous.is_unlocked(SERVER):
+                if ended:
+                    raise ConnectionError("the fork server can't import TensorFlow, or can't fork after that")
+                server = self._start(niceness=0)
+            if time.monotonic() > end:
+                raise TimeoutError("the fork server has not imported TensorFlow in time")
+            time.sleep(_LOOK_SECONDS)
 
     def _share_use(self, rendezvous: Rendezvous) -> None:
         if self._share is None:
@@ -161,13 +159,13 @@ class ForkServer:
         os.close(lock)
         return True
 
-    def _start(self, niceness: int) -> None:
+    def _start(self, niceness: int) -> processes.Process:
         environment = {name: value for name, value in self._properties.environment.items() if name != processes.FAMILY}
         process, pipe = processes.start("tensorflowonspark.supervisor.forkserver", environment, subprocess.DEVNULL)
         pipe.send((self._path, self._executor_pid, self._idle_seconds, niceness))
         pipe.close()
-        self._server = process
         Thread(target=process.wait, daemon=True).start()
+        return process
 
 
 class ForkedProcess:
