@@ -58,9 +58,12 @@ def _resume(spark, directory):
     def train(args, ctx):
         import tensorflow as tf
 
+        from tensorflowonspark.keras.workers import combine
+
         weight = tf.Variable(0.0)
         checkpoint = ctx.checkpoint(args)
         begun = checkpoint.restore(state := tf.train.Checkpoint(weight=weight))
+        combine("restored", begun)  # or a worker that came later would restore what the chief saves
         for step in range(begun + 1, 6):
             weight.assign_add(1.0)
             checkpoint.save(state, step)
