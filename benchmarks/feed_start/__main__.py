@@ -2,9 +2,11 @@
 
 ``small`` feeds a thousand rows again and again to a cluster of two nodes, beside a Spark job that counts them.
 ``first`` is one `tensorflowonspark.run` with data in a new application, to the first step of a model, beside the two
-things that it can't do without: Spark's first job on the same rows, and an import of TensorFlow with one step.
+things that it can't do without: Spark's first job on the same rows, and an import of TensorFlow with one step. The
+processors allow both in the longer one's time, or in that in which all of them are busy with both.
 """
 
+import os
 from argparse import Namespace
 from statistics import median
 
@@ -36,9 +38,15 @@ def _above(results, how):
     return median(found[how]) - median(found["count"])
 
 
-def _of_the_longer(results, how):
+def _first_medians(results, measure):
     found = results["first"]["found"]
-    return median(found[how]) / max(median(found["count"]), median(found["import"]))
+    return {how: median(each[measure] for each in found[how]) for how in _FIRST}
+
+
+def _of_the_least(results, how):
+    """Return the time beside what the processors allow for the job and the import, and the longer of the two."""
+    seconds, busy = (_first_medians(results, measure) for measure in ("seconds", "busy"))
+    return seconds[how] / max(seconds["count"], seconds["import"], (busy["count"] + busy["import"]) / os.cpu_count())
 
 
 TARGETS = [
@@ -52,11 +60,14 @@ TARGETS = [
         )
         for how in ("disk", "memory", "none")
     ),
-    Target(
-        "the first feed of an application, to the first step: of the longer of job and import",
-        lambda results: _of_the_longer(results, "run"),
-        1.2,
-        at_least=False,
+    *(
+        Target(
+            f"the first step of an application, {title}: of what the processors allow for job and import",
+            lambda results, how=how: _of_the_least(results, how),
+            1.2,
+            at_least=False,
+        )
+        for how, title in (("run", "by `tfos.run`"), ("train early", "nodes first"))
     ),
 ]
 
@@ -78,7 +89,7 @@ def first(options, log):
 
         return one_round
 
-    return take_turns({how: turn(how) for how in _FIRST}, options.rounds, "first feed", shown="{:.1f} s".format)
+    return take_turns({how: turn(how) for how in _FIRST}, options.rounds, "first feed", shown="{0[seconds]:.1f} s".format)
 
 
 PARTS = {"small": small, "first": first}
@@ -103,11 +114,18 @@ def _small(results):
 
 def _first(results):
     found = results["first"]["found"]
+    busy = _first_medians(results, "busy")
     rows = [
-        [title, f"{_of_the_longer(results, how):.2f}", median_and_range(found[how], "{:.1f}")]
+        [
+            title,
+            f"{_of_the_least(results, how):.2f}",
+            median_and_range([each["seconds"] for each in found[how]], "{:.1f}"),
+            f"{busy[how]:.1f} s",
+        ]
         for how, title in _FIRST.items()
     ]
-    return "\n\n" + table([f"{_FIRST_ROWS:,} rows of 784 float32", "of the longer", "seconds"], rows)
+    heads = [f"{_FIRST_ROWS:,} rows of 784 float32", "of what the processors allow", "seconds", "processors busy"]
+    return "\n\n" + table(heads, rows)
 
 
 def report(results):
