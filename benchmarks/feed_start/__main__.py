@@ -89,7 +89,9 @@ def first(options, log):
 
         return one_round
 
-    return take_turns({how: turn(how) for how in _FIRST}, options.rounds, "first feed", shown="{0[seconds]:.1f} s".format)
+    return take_turns(
+        {how: turn(how) for how in _FIRST}, options.rounds, "first feed", shown="{0[seconds]:.1f} s".format
+    )
 
 
 PARTS = {"small": small, "first": first}
