@@ -40,7 +40,7 @@ def _keras(settings):
 
 
 def _repair(settings):
-    """Repair two functions that fail in Keras 3's ``fit`` under the strategy: one builds the model, one reduces logs."""
+    """Repair what fails in Keras 3's ``fit`` under the strategy: how it builds the model, and how it reduces logs."""
     import keras
     import tensorflow as tf
     from keras.src.backend.tensorflow import trainer
