@@ -26,17 +26,12 @@ def two_one_core_workers(memory="3g", **settings):
     **settings
         Spark's, with underscores for the dots in their names.
     """
-    from pyspark.sql import SparkSession
-
-    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    with tempfile.TemporaryDirectory() as scratch, standalone_cluster(scratch, [1, 1], memory) as master:
-        builder = SparkSession.builder.master(master).config("spark.ui.enabled", "false")
-        for name, value in settings.items():
-            builder = builder.config(name.replace("_", "."), value)
-        spark = builder.getOrCreate()
+    with (
+        tempfile.TemporaryDirectory() as scratch,
+        standalone_cluster(scratch, [1, 1], memory) as master,
+        _session(master, settings) as spark,
+    ):
         yield spark
-        spark.stop()
 
 
 def two_whole_workers(memory, **settings):
@@ -44,14 +39,21 @@ def two_whole_workers(memory, **settings):
     return two_one_core_workers(memory, spark_executor_memory=memory, **BOTH_EXECUTORS, **settings)
 
 
+def two_slots(**settings):
+    """Yield a session on ``local[2]``, whose tasks run in the driver; with settings of Spark as above."""
+    return _session("local[2]", settings)
+
+
 @contextmanager
-def two_slots():
-    """Yield a session on ``local[2]``, whose tasks run in the driver."""
+def _session(master, settings):
     from pyspark.sql import SparkSession
 
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+    builder = SparkSession.builder.master(master).config("spark.ui.enabled", "false")
+    for name, value in settings.items():
+        builder = builder.config(name.replace("_", "."), value)
+    spark = builder.getOrCreate()
     yield spark
     spark.stop()
 

@@ -5,6 +5,7 @@ import resource
 import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from benchmarks.common.rounds import serve_rounds
+from benchmarks.common.spark import two_slots
 
 BYTES_PER_ROW = 784 * 4 + 8
 _ROWS_PER_FILE, _ROWS_PER_GROUP = 100_000, 20_000
@@ -49,10 +51,10 @@ def _scan(paths):
     return sum(batch.num_rows for batch in batches), _memory()
 
 
+@contextmanager
 def scanner(directory):
-    """Return a function that scans the files with two processes."""
+    """Yield a function that scans the files with two processes."""
     paths = sorted(map(str, Path(directory).glob("*.parquet")))
-    processes = ProcessPoolExecutor(2)
 
     def one_round(_request):
         begin = time.perf_counter()
@@ -64,7 +66,8 @@ def scanner(directory):
             "memory": max(memory for _, memory in found),
         }
 
-    return one_round
+    with ProcessPoolExecutor(2) as processes:
+        yield one_round
 
 
 def program(directory, ctx):
@@ -83,22 +86,20 @@ def program(directory, ctx):
     return {"rows": rows, "seconds": seconds, "first": first, "disk": disk, "memory": memory}
 
 
+@contextmanager
 def ours(directory):
-    """Return a function that reads them on two nodes."""
-    from pyspark.sql import SparkSession
-
+    """Yield a function that reads them on two nodes."""
     import tensorflowonspark as tfos
 
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    session = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
-
     def one_round(_request):
-        found = list(tfos.run(session, program, directory, num_workers=2).values())
+        found = list(tfos.run(spark, program, directory, num_workers=2).values())
         most = {name: max(each[name] for each in found) for name in ("seconds", "first", "disk", "memory")}
         return {**most, "rows": sum(each["rows"] for each in found)}
 
-    return one_round
+    with two_slots() as spark:
+        yield one_round
 
 
 if __name__ == "__main__":
-    serve_rounds({"ours": ours, "scanner": scanner}[sys.argv[1]](*sys.argv[2:]))
+    with {"ours": ours, "scanner": scanner}[sys.argv[1]](*sys.argv[2:]) as one_round:
+        serve_rounds(one_round)

@@ -15,6 +15,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from benchmarks.common.spark import two_slots
+
 ROWS = 20  # of a file
 _AGE = 3600  # of the files, in seconds: what is found in younger ones is not kept
 
@@ -59,32 +61,26 @@ def main():
     parser.add_argument("--seconds", default="0.05", help="before each answer of the store")
     parser.add_argument("--runs", type=int, default=2)
     options = parser.parse_args()
-    from pyspark.sql import SparkSession
-
     import tensorflowonspark as tfos
 
-    os.environ |= {"PYSPARK_PYTHON": sys.executable, "AWS_EC2_METADATA_DISABLED": "true"}
+    os.environ["AWS_EC2_METADATA_DISABLED"] = "true"
     with tempfile.TemporaryDirectory(prefix="tfos-many-") as directory:
         files, cache = Path(directory, "bucket", "files"), Path(directory, "cache")
         files.mkdir(parents=True)
         write_files(files, options.kind, options.files)
         command = [sys.executable, "-m", "benchmarks.common.object_store", str(files.parent), options.seconds]
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as store:
-            settings = {"endpoint": store.stdout.readline().strip(), "access.key": "one", "secret.key": "two"}
-            builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
-            for name, value in {**settings, "path.style.access": "true"}.items():
-                builder = builder.config(f"spark.hadoop.fs.s3a.{name}", value)
-            spark = builder.getOrCreate()
+            endpoint = store.stdout.readline().strip()
+            s3 = {"endpoint": endpoint, "access_key": "one", "secret_key": "two", "path_style_access": "true"}
             args = {"kind": options.kind, "path": "s3a://bucket/files", "cache": str(cache)}
-            for run in range(options.runs):
-                found = list(tfos.run(spark, program, args, num_workers=2).values())
-                if sum(each["rows"] for each in found) != options.files * ROWS:
-                    sys.exit("the workers have read another number of rows")
-                most = {name: max(each[name] for each in found) for name in ("opened", "first", "epoch")}
-                print(
-                    f"{options.kind}, run {run + 1}:", ", ".join(f"{k} {v:.1f} s" for k, v in most.items()), flush=True
-                )
-            spark.stop()
+            with two_slots(**{f"spark_hadoop_fs_s3a_{name}": value for name, value in s3.items()}) as spark:
+                for run in range(options.runs):
+                    found = list(tfos.run(spark, program, args, num_workers=2).values())
+                    if sum(each["rows"] for each in found) != options.files * ROWS:
+                        sys.exit("the workers have read another number of rows")
+                    most = {name: max(each[name] for each in found) for name in ("opened", "first", "epoch")}
+                    shown = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in most.items())
+                    print(f"{options.kind}, run {run + 1}:", shown, flush=True)
             store.stdin.close()
 
 

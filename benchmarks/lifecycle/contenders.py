@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from benchmarks.common.rounds import serve_rounds
-from benchmarks.common.spark import two_one_core_workers
+from benchmarks.common.spark import two_one_core_workers, two_slots
 
 
 def import_tensorflow(args, ctx):
@@ -89,15 +89,9 @@ def fork_server(scratch):
 
 def second():
     """Serve seconds from the start of an application's second cluster until all its programs have a model."""
-    from pyspark.sql import SparkSession
-
     import tensorflowonspark as tfos
 
-    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    with tempfile.TemporaryDirectory() as scratch:
-        builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
-        spark = builder.config("spark.local.dir", scratch).getOrCreate()
+    with tempfile.TemporaryDirectory() as scratch, two_slots(spark_local_dir=scratch) as spark:
         tfos.run(spark, make_model, num_workers=2)  # the first cluster
         server = fork_server(scratch)
 
@@ -112,7 +106,6 @@ def second():
                 return max(cluster.join().values()) - started
 
         serve_rounds(run_round)
-        spark.stop()
 
 
 if __name__ == "__main__":

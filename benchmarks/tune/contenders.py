@@ -1,12 +1,12 @@
 """Contenders: searches for the learning rate of the digits model, each of 50 trials of equal size."""
 
-import os
 import sys
 import time
 
 import optuna
 
 from benchmarks.common.rounds import serve_rounds
+from benchmarks.common.spark import two_slots
 from examples.mnist.fed import build, digits
 
 _EPOCHS, _BATCH = 5, 64
@@ -36,16 +36,11 @@ def compiled(rate):
     return made
 
 
-def on_spark(warm):
+def on_spark(spark, warm):
     """Serve seconds of a search by `tfos.tune`; the session is there, and the rows are in its memory."""
-    from pyspark.sql import SparkSession
-
     import tensorflowonspark as tfos
     from tensorflowonspark.ml import KerasEstimator
 
-    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
     rows = digits(spark)
     train, test = rows.where("id % 5 <> 0").cache(), rows.where("id % 5 = 0").cache()
     assert train.count() + test.count() == 1797
@@ -64,7 +59,6 @@ def on_spark(warm):
         return seconds
 
     serve_rounds(run_round)
-    spark.stop()
 
 
 def alone():
@@ -93,4 +87,8 @@ def alone():
 
 
 if __name__ == "__main__":
-    {"warm": lambda: on_spark(True), "cold": lambda: on_spark(False), "optuna": alone}[sys.argv[1]]()
+    if sys.argv[1] == "optuna":
+        alone()
+    else:
+        with two_slots() as session:
+            on_spark(session, sys.argv[1] == "warm")

@@ -1,7 +1,9 @@
 """The modules whose docstrings hold examples, by what these need."""
 
 import doctest
+import tempfile
 from importlib import import_module
+from unittest.mock import patch
 
 import numpy as np
 
@@ -60,9 +62,25 @@ WITH_CONTEXT = {
 }
 
 
-def run_examples(name, spark):
-    """Run the examples of a module with the names that they need; fail if one shows something else."""
-    names = {"spark": spark, "run": tensorflowonspark.run, "Cluster": tensorflowonspark.Cluster, "np": np}
-    result = doctest.testmod(import_module(name), extraglobs=names)
-    assert result.attempted
+def run_examples(name, directory, **names):
+    """Run the examples of a module, with a directory for their files; fail if one shows something else.
+
+    Parameters
+    ----------
+    name : str
+        The module.
+    directory : pathlib.Path
+        Where `tempfile` makes its files meanwhile.
+    **names
+        What the examples use beside the module's own names.
+    """
+    with patch.object(tempfile, "tempdir", str(directory)):
+        result = doctest.testmod(import_module(name), extraglobs=names, optionflags=doctest.NORMALIZE_WHITESPACE)
     assert not result.failed
+    return result.attempted
+
+
+def run_spark_examples(name, directory, spark):
+    """Run the examples of a module that need a session; fail if there are none."""
+    names = {"spark": spark, "run": tensorflowonspark.run, "Cluster": tensorflowonspark.Cluster, "np": np}
+    assert run_examples(name, directory, **names)

@@ -1,6 +1,5 @@
 """Workers of local SGD as threads of one process: the driver's rounds and the exchange are real, links are queues."""
 
-import tempfile
 from contextlib import suppress
 from dataclasses import dataclass, field
 from queue import Queue
@@ -82,7 +81,6 @@ class Group:
         self.outcomes = {}
         self.timers = []
         self.rounds = Rounds(self._send, lambda: [n for n in self.nodes if not n.lost], self._later)
-        self._directory = tempfile.mkdtemp()
         self._threads = []
 
     def _later(self, seconds, act):
@@ -110,7 +108,7 @@ class Group:
         with self.lock:
             self.nodes[number].lost = False
         link = self.links[number] = _Link(self, number)
-        setup = NodeSetup(self.config, number, "127.0.0.1", self.credentials, local_directory=self._directory)
+        setup = NodeSetup(self.config, number, "127.0.0.1", self.credentials)
         member = self.members[number] = RoundMember(setup, link)
         outcome = self.outcomes[number] = Outcome()
 

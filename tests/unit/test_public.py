@@ -1,14 +1,12 @@
 """Public names, what importing them imports, and the examples in docstrings."""
 
-import doctest
 import pkgutil
-from importlib import import_module
 
 import pytest
 
 import tensorflowonspark
 from tests.support.commands import run_python
-from tests.support.examples import WITH_CONTEXT, WITH_NODES, WITH_SPARK, WITH_TENSORFLOW
+from tests.support.examples import WITH_CONTEXT, WITH_NODES, WITH_SPARK, WITH_TENSORFLOW, run_examples
 
 _ELSEWHERE = WITH_TENSORFLOW | WITH_SPARK | WITH_NODES | WITH_CONTEXT
 _MODULES = sorted(
@@ -35,6 +33,5 @@ def test_neither_driver_nor_task_imports_tensorflow():
 
 
 @pytest.mark.parametrize("name", _MODULES)
-def test_examples_of(name):
-    result = doctest.testmod(import_module(name), optionflags=doctest.NORMALIZE_WHITESPACE)
-    assert not result.failed
+def test_examples_of(name, tmp_path):
+    run_examples(name, tmp_path)

@@ -580,9 +580,11 @@ class Monitor(Roster):
         never = NodeState.AWAITED, NodeState.RESTARTING  # or not again
 
         def gone() -> bool:
+            left = len(self.nodes) - self.count(*never, NodeState.GONE)
+            if self._former or left > self.count(NodeState.FAILED):
+                return False
             # A node whose restart has failed has no supervisor either.
-            without = sum(node.state is NodeState.FAILED and node.channel is None for node in self.nodes)
-            return self.count(*never, NodeState.GONE) + without == len(self.nodes) and not self._former
+            return left == sum(node.state is NodeState.FAILED and node.channel is None for node in self.nodes)
 
         self._inbox.wait(gone, seconds)
         with self.lock:

@@ -4,6 +4,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from threading import Timer
@@ -24,6 +25,7 @@ from tensorflowonspark.supervisor.output import Output
 from tensorflowonspark.transport import Packed
 
 _OUTPUT_SECONDS = 1.0  # for the last lines of a process that has ended to be read
+_CONTAINER_LIMIT = Path("/sys/fs/cgroup/cpu.max")  # microseconds, or "max", of each period of so many microseconds
 
 
 class NodeProcess:
@@ -72,7 +74,7 @@ class NodeProcess:
         local_directory = assignment.local_directory
         if config.warm_nodes and local_directory and not assignment.gpus and ForkServer.is_safe(environment):
             self._fork_server = ForkServer(local_directory, assignment.jvm_pid, environment)
-        first = config.imports_tensorflow and _is_crowded(assignment.nodes_here)
+        first = config.imports_tensorflow and is_crowded(assignment.nodes_here)
         fork = partial(self._fork_server.fork, output=writing, first=first) if self._fork_server else None
         self._process, self.pipe = processes.start(
             "tensorflowonspark.node",
@@ -170,9 +172,13 @@ class NodeProcess:
         shutil.rmtree(self.private, ignore_errors=True)
 
 
-def _is_crowded(nodes: int) -> bool:
-    """Return whether this host has too few processors for nodes and a fork server that each import TensorFlow."""
-    return len(os.sched_getaffinity(0)) <= nodes
+def is_crowded(nodes: int) -> bool:
+    """Return whether this host or container has too few processors for nodes and a fork server that each import."""
+    processors: float = len(os.sched_getaffinity(0))
+    with suppress(OSError, ValueError):  # there is no such file, or it says "max"
+        quota, period = map(int, _CONTAINER_LIMIT.read_text().split())
+        processors = min(processors, quota / period)
+    return processors <= nodes
 
 
 def has_ended(pid: int) -> bool:

@@ -1,4 +1,4 @@
-"""An executor with a fork server."""
+"""An executor with a fork server, or without one."""
 
 import pytest
 
@@ -16,3 +16,11 @@ def warm(spark):
     wait_for(lambda: tfos.run(spark, look)["worker:0"][0], 110)  # two imports of TensorFlow, on a busy host
     wait_for(lambda: len(fork_servers()) == 1)
     return fork_servers()[0]
+
+
+@pytest.fixture
+def cold(spark):
+    """End the fork servers that earlier tests have left."""
+    for server in fork_servers():
+        server.kill()
+        server.wait(5)

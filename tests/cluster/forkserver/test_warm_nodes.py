@@ -58,20 +58,14 @@ def test_training_is_the_same_as_with_fresh_nodes(spark, warm):
 
 
 @pytest.mark.masters("local")
-def test_a_cluster_without_tensorflow_starts_no_fork_server(spark):
-    for server in fork_servers():
-        server.kill()
-        server.wait(5)
+def test_a_cluster_without_tensorflow_starts_no_fork_server(spark, cold):
     assert tfos.run(spark, lambda args, ctx: "tensorflow" in sys.modules) == {"worker:0": False}
     tfos.run(spark, look, nodes=tfos.Nodes(warm_nodes=False))
     assert not fork_servers()
 
 
 @pytest.mark.masters("local")
-def test_on_a_host_with_few_processors_the_first_cluster_imports_tensorflow_once(spark):
-    for server in fork_servers():
-        server.kill()
-        server.wait(5)
+def test_on_a_host_with_few_processors_the_first_cluster_imports_tensorflow_once(spark, cold):
     crowded = len(os.sched_getaffinity(0)) <= 2
     assert tfos.run(spark, look, num_workers=2) == dict.fromkeys(("worker:0", "worker:1"), (crowded, 6))
 

@@ -16,6 +16,7 @@ from tensorflowonspark.node.feed.arriving import ArrivingParts
 from tensorflowonspark.node.feed.plan import EpochPlan
 from tensorflowonspark.node.feed.rows import RowQueue, Rows
 from tensorflowonspark.node.feed.selection import Selection
+from tensorflowonspark.node.feed.shard import row_order
 
 # Gathered at once: enough rows to make the cost per batch small, few enough bytes to stay in the CPU's cache.
 _BLOCK_ROWS = 2048
@@ -79,9 +80,7 @@ def granted_blocks(
             for number, (shard, summaries, release) in parts.parts(grant):
                 for summary in summaries:
                     parts.check(selection, summary)
-                order = np.arange(shard.rows)
-                if seed is not None:
-                    order = np.random.default_rng([*seed, number]).permutation(shard.rows)
+                order = row_order(shard.rows, None if seed is None else [*seed, number])
                 most = _steps_per_block(shard.bytes_per_row(selection.kinds), shares)
                 queue.add(shard.reader(selection.kinds), order, release=release)
             if grant.steps is None:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from tensorflowonspark.columns import summarize
 from tensorflowonspark.node.feed.selection import Selection
-from tensorflowonspark.node.feed.shard import Segment, Shard
+from tensorflowonspark.node.feed.shard import Segment, Shard, row_order
 from tensorflowonspark.node.feed.windows import (
     FileSplit,
     Piece,
@@ -91,9 +91,7 @@ class FileRows:
                     return
                 shard = self._shard(selection, window)
                 reading = ahead.submit(next, windows, None)
-                rows = np.arange(shard.rows)
-                if seed is not None:
-                    rows = np.random.default_rng([*seed, number]).permutation(shard.rows)
+                rows = row_order(shard.rows, None if seed is None else [*seed, number])
                 if left is not None:
                     rows = rows[self._left_of(window, left)[rows]]
                 yield Segment(before, shard.reader(selection.kinds), rows)

@@ -17,13 +17,27 @@ from tensorflowonspark.columns import Array, Kind, Ragged
 if TYPE_CHECKING:
     from tensorflowonspark.node.feed.selection import Selection
 
-Numbers = npt.NDArray[np.int64]
+Numbers = npt.NDArray[np.integer[Any]]
 Allocate = Callable[[tuple[int, ...], np.dtype[Any]], Array]  # an array of a shape and a dtype, of any values
 
 # Of shuffled rows, enough from each batch to make the cost per batch and column small, in few enough bytes to stay in
 # the CPU's cache and to add little to a process's memory.
 _ROWS_OF_BATCH = 400
 _STRETCH_BYTES = 8 << 20
+
+
+def row_order(rows: int, seed: Sequence[int] | None) -> Numbers:
+    """Return the numbers of so many rows, fully shuffled if there is a seed; in four bytes each if they fit.
+
+    Examples
+    --------
+    >>> row_order(4, None), row_order(4, [7])
+    (array([0, 1, 2, 3], dtype=uint32), array([0, 2, 1, 3], dtype=uint32))
+    """
+    order: Numbers = np.arange(rows, dtype=np.uint32 if rows < 1 << 32 else np.int64)
+    if seed is not None:
+        np.random.default_rng(seed).shuffle(order)
+    return order
 
 
 class Shard:
@@ -80,7 +94,7 @@ class Shard:
         left: npt.NDArray[np.bool_] | None = None,
     ) -> Generator["Segment", None, None]:
         """Yield the rows of one epoch as one segment, in their own order or fully shuffled (`Epochs`)."""
-        order = np.arange(self.rows) if seed is None else np.random.default_rng(seed).permutation(self.rows)
+        order = row_order(self.rows, seed)
         yield Segment(0, self.reader(selection.kinds), order if left is None else order[left[order]])
 
 
