@@ -9,6 +9,7 @@ own ``fit``.
 import json
 import subprocess
 import sys
+import tempfile
 from contextlib import ExitStack
 from statistics import median
 
@@ -64,11 +65,12 @@ def measure(options, log):
             for name, settings in _MODELS.items():
                 title = f"{versions} | {workers} | {name}"
                 with ExitStack() as stack:
+                    scratch = {"TMPDIR": stack.enter_context(tempfile.TemporaryDirectory())}
                     turns = {}
                     for by in dict.fromkeys(name for pair in _PAIRS for name in pair):
                         request = json.dumps({**settings, "workers": workers, "by": by})
                         arguments = ["-m", "benchmarks.steps.contender", request]
-                        turns[by] = stack.enter_context(Contender(arguments, log, python)).turn()
+                        turns[by] = stack.enter_context(Contender(arguments, log, python, settings=scratch)).turn()
                     found[title] = take_turns(turns, options.rounds, title)
     yield {"steps": found, "about": circumstances(options)}
 
