@@ -1,6 +1,7 @@
 """Every row exactly once per epoch, as many steps on all workers, and no hang, whatever is fed in whatever way."""
 
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
@@ -51,6 +52,7 @@ _any_feeds = given(
     limit=st.sampled_from([None, 1, 2000]),
     slots=st.integers(1, 3),
     shuffle=st.booleans(),
+    listed=st.sampled_from([0, 1 << 24]),  # rows, above which their order is computed
     rebalance=st.booleans(),
     mishaps=st.dictionaries(
         st.integers(0, 5), st.sampled_from(["before the end", "after the end", "elsewhere"]), max_size=2
@@ -75,11 +77,14 @@ def test_two_hundred_draws(**draw):
 
 
 def feed_twice(  # noqa: PLR0913, PLR0917 - what is drawn
-    sizes, num_workers, batch_size, epochs, cache, start, limit, slots, shuffle, rebalance, mishaps
+    sizes, num_workers, batch_size, epochs, cache, start, limit, slots, shuffle, listed, rebalance, mishaps
 ):
     epochs = 1 if cache is None else epochs
     args = {"batch_size": batch_size, "epochs": epochs, "shuffle": shuffle}
-    with cluster_in_process(read, args, slots=slots, mishaps=mishaps, num_workers=num_workers) as cluster:
+    with (
+        patch("tensorflowonspark.node.feed.order._LISTED_ROWS", listed),
+        cluster_in_process(read, args, slots=slots, mishaps=mishaps, num_workers=num_workers) as cluster,
+    ):
         # A bound holds what is kept, and would refuse it; a stream goes on with however little.
         bound = limit if cache is None else None
         for _ in range(2):

@@ -13,10 +13,10 @@ import numpy.typing as npt
 
 from tensorflowonspark.feed_messages import Shares, StepGrant
 from tensorflowonspark.node.feed.arriving import ArrivingParts
+from tensorflowonspark.node.feed.order import row_order
 from tensorflowonspark.node.feed.plan import EpochPlan
 from tensorflowonspark.node.feed.rows import RowQueue, Rows
 from tensorflowonspark.node.feed.selection import Selection
-from tensorflowonspark.node.feed.shard import row_order
 
 # Gathered at once: enough rows to make the cost per batch small, few enough bytes to stay in the CPU's cache.
 _BLOCK_ROWS = 2048

@@ -16,8 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tensorflowonspark.columns import summarize
+from tensorflowonspark.node.feed.order import row_order
 from tensorflowonspark.node.feed.selection import Selection
-from tensorflowonspark.node.feed.shard import Segment, Shard, row_order
+from tensorflowonspark.node.feed.shard import Segment, Shard
 from tensorflowonspark.node.feed.windows import (
     FileSplit,
     Piece,
@@ -93,7 +94,8 @@ class FileRows:
                 reading = ahead.submit(next, windows, None)
                 rows = row_order(shard.rows, None if seed is None else [*seed, number])
                 if left is not None:
-                    rows = rows[self._left_of(window, left)[rows]]
+                    numbers = rows[:]
+                    rows = numbers[self._left_of(window, left)[numbers]]
                 yield Segment(before, shard.reader(selection.kinds), rows)
                 before += len(rows)
         finally:

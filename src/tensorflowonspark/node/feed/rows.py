@@ -9,7 +9,8 @@ import numpy.typing as npt
 
 from tensorflowonspark import columns
 from tensorflowonspark.columns import Array, Kind, Ragged
-from tensorflowonspark.node.feed.shard import Allocate, Numbers, Reader, Segment
+from tensorflowonspark.node.feed.order import Order
+from tensorflowonspark.node.feed.shard import Allocate, Reader, Segment
 
 if TYPE_CHECKING:
     from tensorflowonspark.node.feed.selection import Selection
@@ -77,21 +78,21 @@ class RowQueue:
         self.count = self.taken = 0
         self._kinds = kinds
         self._batch_rows = batch_rows
-        self._segments: deque[tuple[Reader, Numbers, Callable[[], object]]] = deque()
+        self._segments: deque[tuple[Reader, Order, int, Callable[[], object]]] = deque()  # from a place on
         self._gathered: Values = {}  # the first rows of the first segment, and some that were handed out before them
         self._gathered_rows = self._handed_out = 0
         # The last rows, once none is left. They have arrays of their own: TensorFlow writes to those that it gets.
         self._spare: Values = {}
         self._spare_rows = 0
 
-    def add(self, reader: Reader, order: Numbers, skip: int = 0, release: Callable[[], object] = lambda: None) -> None:
+    def add(self, reader: Reader, order: Order, skip: int = 0, release: Callable[[], object] = lambda: None) -> None:
         """Append rows.
 
         Parameters
         ----------
         reader : Reader
             Gathers them.
-        order : array of int64
+        order : Order
             Their numbers in the reader.
         skip : int
             How many of them have been handed out before.
@@ -99,7 +100,7 @@ class RowQueue:
             Called when all have been handed out.
         """
         if skip < len(order):
-            self._segments.append((reader, order[skip:], release))
+            self._segments.append((reader, order, skip, release))
             self.count += len(order) - skip
         else:
             self._end(reader, order, release)
@@ -120,11 +121,11 @@ class RowQueue:
         pieces: list[Values] = []
         missing = rows
         while missing:
-            reader, order, release = self._segments.popleft()
-            piece, number = self._next(reader, order, missing, empty)
+            reader, order, start, release = self._segments.popleft()
+            piece, number = self._next(reader, order, start, missing, empty)
             pieces.append(piece)
-            if len(order) > number:
-                self._segments.appendleft((reader, order[number:], release))
+            if len(order) > start + number:
+                self._segments.appendleft((reader, order, start + number, release))
             else:
                 self._end(reader, order, release)
             missing -= number
@@ -136,24 +137,24 @@ class RowQueue:
             return pieces[0]
         return {name: columns.concatenate([each[name] for each in pieces]) for name in self._kinds}
 
-    def _next(self, reader: Reader, order: Numbers, most: int, empty: Allocate) -> tuple[Values, int]:
-        """Return the first rows of an order, and how many they are: some were gathered before with those before."""
+    def _next(self, reader: Reader, order: Order, start: int, most: int, empty: Allocate) -> tuple[Values, int]:
+        """Return the next rows of an order, and how many they are: some were gathered before with those before."""
         if self._handed_out == self._gathered_rows:
-            stretch = order[: reader.stretch(order[:most])]
+            stretch = order[start : start + reader.stretch(order[start : start + most])]
             self._gathered, self._gathered_rows, self._handed_out = reader.take(stretch, empty), len(stretch), 0
-        start = self._handed_out
-        stop = self._handed_out = min(start + most, self._gathered_rows)
+        first = self._handed_out
+        last = self._handed_out = min(first + most, self._gathered_rows)
         piece = self._gathered
-        if stop - start < self._gathered_rows:
-            piece = {name: each[start:stop] for name, each in piece.items()}
-        if stop == self._gathered_rows:
+        if last - first < self._gathered_rows:
+            piece = {name: each[first:last] for name, each in piece.items()}
+        if last == self._gathered_rows:
             self._gathered = {}
-        return piece, stop - start
+        return piece, last - first
 
-    def _end(self, reader: Reader, order: Numbers, release: Callable[[], object]) -> None:
+    def _end(self, reader: Reader, order: Order, release: Callable[[], object]) -> None:
         """Let go of rows that have been handed out, but for a copy of some if they may be the last."""
         if len(order) and not self._segments:
-            taken = reader.take(order[-self._batch_rows :])
+            taken = reader.take(order[max(0, len(order) - self._batch_rows) :])
             self._spare_rows = min(self._batch_rows, len(order))
             self._spare = {name: columns.repeat_rows(each, np.arange(self._spare_rows)) for name, each in taken.items()}
         release()

@@ -13,31 +13,17 @@ import pyarrow as pa
 
 from tensorflowonspark import columns
 from tensorflowonspark.columns import Array, Kind, Ragged
+from tensorflowonspark.node.feed.order import Numbers, Order, row_order
 
 if TYPE_CHECKING:
     from tensorflowonspark.node.feed.selection import Selection
 
-Numbers = npt.NDArray[np.integer[Any]]
 Allocate = Callable[[tuple[int, ...], np.dtype[Any]], Array]  # an array of a shape and a dtype, of any values
 
 # Of shuffled rows, enough from each batch to make the cost per batch and column small, in few enough bytes to stay in
 # the CPU's cache and to add little to a process's memory.
 _ROWS_OF_BATCH = 400
 _STRETCH_BYTES = 8 << 20
-
-
-def row_order(rows: int, seed: Sequence[int] | None) -> Numbers:
-    """Return the numbers of so many rows, fully shuffled if there is a seed; in four bytes each if they fit.
-
-    Examples
-    --------
-    >>> row_order(4, None), row_order(4, [7])
-    (array([0, 1, 2, 3], dtype=uint32), array([0, 2, 1, 3], dtype=uint32))
-    """
-    order: Numbers = np.arange(rows, dtype=np.uint32 if rows < 1 << 32 else np.int64)
-    if seed is not None:
-        np.random.default_rng(seed).shuffle(order)
-    return order
 
 
 class Shard:
@@ -95,7 +81,10 @@ class Shard:
     ) -> Generator["Segment", None, None]:
         """Yield the rows of one epoch as one segment, in their own order or fully shuffled (`Epochs`)."""
         order = row_order(self.rows, seed)
-        yield Segment(0, self.reader(selection.kinds), order if left is None else order[left[order]])
+        if left is not None:
+            numbers = order[:]
+            order = numbers[left[numbers]]
+        yield Segment(0, self.reader(selection.kinds), order)
 
 
 @dataclass(frozen=True)
@@ -104,7 +93,7 @@ class Segment:
 
     first_row: int
     reader: "Reader"
-    order: Numbers
+    order: Order
 
 
 class Reader:
@@ -168,12 +157,6 @@ class Reader:
         gathered = sum(prod(kind.inner) * kind.dtype.itemsize for kind in self._kinds.values())
         return float(max(1, stored + gathered))
 
-    @cached_property
-    def _owners(self) -> npt.NDArray[np.unsignedinteger[Any]]:
-        """The batch of each row."""
-        batches = len(self._starts) - 1
-        return np.repeat(np.arange(batches, dtype=np.min_scalar_type(batches)), np.diff(self._starts))
-
     def _span(self, numbers: Numbers) -> tuple[int, int]:
         """Return the first and the last batch that has some of the rows."""
         low, high = np.searchsorted(self._starts, [numbers.min(), numbers.max()], side="right") - 1
@@ -183,7 +166,7 @@ class Reader:
         """Return the rows' positions in each batch, and the permutation that restores the requested order."""
         if low == high:
             return [(low, numbers - self._starts[low])], np.arange(len(numbers))
-        owners = self._owners.take(numbers)
+        owners = (np.searchsorted(self._starts, numbers, side="right") - 1).astype(np.min_scalar_type(high))
         order = np.argsort(owners, kind="stable")  # by radix for up to 65,536 batches, ten times as fast as by number
         inverse = np.empty_like(order)
         inverse[order] = np.arange(len(order))

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from tensorflowonspark.columns import PLACE_BITS, mixed_order
 from tensorflowonspark.feed_messages import Layout, Run
-from tensorflowonspark.node.feed.shard import Numbers, row_order
+from tensorflowonspark.node.feed.order import Numbers, row_order
 from tensorflowonspark.node.feed.windows import plan_turns, window_pieces
 
 Mask = npt.NDArray[np.bool_]
@@ -110,7 +110,7 @@ def epoch_order(rows: Sequence[int], seed: Sequence[int] | None, window_rows: in
         As in a `Leg`.
     """
     if not window_rows:
-        return row_order(sum(rows), seed)
+        return row_order(sum(rows), seed)[:]
     windows = _windows(rows, seed, window_rows)
     return np.concatenate([np.arange(0), *windows])
 
@@ -119,7 +119,7 @@ def _windows(rows: Sequence[int], seed: Sequence[int] | None, window_rows: int) 
     starts = np.cumsum([0, *rows])
     for number, pieces in enumerate(window_pieces(plan_turns(len(rows), seed, window_rows), rows)):
         found = np.concatenate([starts[split] + np.arange(first, first + count) for split, first, count in pieces])
-        yield found[row_order(len(found), None if seed is None else [*seed, number])]
+        yield found[row_order(len(found), None if seed is None else [*seed, number])[:]]
 
 
 def find_left(epoch: int, legs: Sequence[Leg], layout: Layout) -> list[Mask] | None:
