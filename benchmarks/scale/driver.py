@@ -69,6 +69,7 @@ def start(cluster):
     cluster.start()
     for node in cluster._monitor.nodes:  # each until it waits: a scan of all per look would be the driver's time too
         while not node.waits_for_feed:
+            cluster._monitor.check()
             time.sleep(_POLL_SECONDS)
 
 
