@@ -22,6 +22,7 @@ from tensorflowonspark.driver.feed.job import FeedRequest
 from tensorflowonspark.driver.feed.session import FeedSession
 from tensorflowonspark.driver.hangs import find_vanished
 from tensorflowonspark.driver.metrics.store import MetricsStore
+from tensorflowonspark.driver.nodes import Node
 from tensorflowonspark.driver.spark.backend import Backend
 from tensorflowonspark.errors import ClusterError, FeedError, NodeError, SlotsError, StartError
 from tensorflowonspark.terminal import CONSOLE
@@ -56,7 +57,7 @@ class RestartBudget:
         preempted: bool = False,
         alone: bool = False,
         rows_again: bool = True,
-        without: Collection[str] = (),
+        without: Callable[[], Collection[str]] = tuple,
     ) -> float:
         """Count a restart after a failure; return the seconds to wait before it.
 
@@ -68,8 +69,8 @@ class RestartBudget:
             As of `Failure`.
         alone, rows_again : bool
             As of `Ended`.
-        without : collection of str
-            The hosts that do not answer, and are not used.
+        without : callable
+            Called if a restart follows: returns the hosts that do not answer, and are not used.
 
         Raises
         ------
@@ -80,7 +81,8 @@ class RestartBudget:
         if not isinstance(decision, Restart):
             raise error
         self._used = self._used.add(decision)
-        gone = f", without {', '.join(without)}, which does not answer" if without else ""
+        hosts = without()
+        gone = f", without {', '.join(hosts)}, which does not answer" if hosts else ""
         again = self._used.describe("All nodes are", decision, self._policy, gone)
         CONSOLE.log(_log, logging.WARNING, "%s\n%s", str(error).partition("\n")[0], again)
         return decision.delay
@@ -275,8 +277,12 @@ class RestartController:
         rows_again = None not in self._history[needed:] and (repeatable or not in_its_midst)
         alone = self._attempt.restarts_nodes and not self._config.spec.num_ps
         preempted = rows_again and not alone and self._is_preemption(error)
-        vanished = find_vanished(self._attempt.monitor.nodes)
-        hosts = sorted({node.host for node in vanished})
+        vanished: list[Node] = []
+
+        def hosts() -> list[str]:
+            vanished.extend(find_vanished(self._attempt.monitor.nodes))
+            return sorted({node.host for node in vanished})
+
         delay = self._budget.spend(error, preempted=preempted, alone=alone, rows_again=rows_again, without=hosts)
         for executor in {node.executor for node in vanished}:  # one of each host has Spark give up the others there
             self._backend.give_up_host(executor)

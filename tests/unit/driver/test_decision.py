@@ -113,6 +113,21 @@ def test_each_restart_is_counted():
     assert budget.used == 4
 
 
+def test_hosts_that_do_not_answer_are_looked_for_before_a_restart_alone():
+    """To look for them takes seconds, for which an error that ends the cluster would have to wait."""
+    budget = RestartBudget(ClusterConfig(ClusterSpec(num_workers=1), b"", restarts=RestartPolicy(1)))
+    killed, looked = NodeError("worker:0", "h1", "it did", cause="killed"), []
+
+    def without():
+        looked.append(None)
+        return ["h1"]
+
+    budget.spend(killed, without=without)
+    with pytest.raises(NodeError):
+        budget.spend(killed, without=without)
+    assert len(looked) == 1
+
+
 @pytest.mark.parametrize(("lost", "cause"), [(True, "executor_lost"), (False, "no_start")])
 def test_a_start_that_an_executor_ends_has_its_cause(lost, cause):
     assert Failure.of(StartError("Spark's barrier stage failed", executor_lost=lost)) == Failure(cause)
