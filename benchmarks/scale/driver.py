@@ -13,7 +13,8 @@ from benchmarks.common.rounds import serve_rounds
 from benchmarks.scale.backend import PlayedBackend
 from tensorflowonspark.config import ClusterConfig, ClusterSpec
 
-_SILENCE = 30.0  # Cluster's default
+_SILENCE, _LONG_SILENCE = 30.0, 300.0  # Cluster's default; and for so many nodes that those who play them fall behind
+_MANY = 1000
 _UP_SECONDS = 600
 _REST_SECONDS = 5.0
 _POLL_SECONDS = 0.001
@@ -52,7 +53,7 @@ def cluster_of(count, *, returns, trains=False, **settings):
     config = ClusterConfig(
         spec=ClusterSpec(num_workers=count),
         program=cloudpickle.dumps(None),
-        heartbeat_timeout=_SILENCE,
+        heartbeat_timeout=_SILENCE if count <= _MANY else _LONG_SILENCE,
         start_timeout=_UP_SECONDS,
         warm_nodes=False,
         **settings,
