@@ -80,7 +80,7 @@ def granted_blocks(
             for number, (shard, summaries, release) in parts.parts(grant):
                 for summary in summaries:
                     parts.check(selection, summary)
-                order = row_order(shard.rows, None if seed is None else [*seed, number])
+                order = row_order(shard.rows, seed, number)
                 most = _steps_per_block(shard.bytes_per_row(selection.kinds), shares)
                 queue.add(shard.reader(selection.kinds), order, release=release)
             if grant.steps is None:

@@ -92,10 +92,8 @@ class FileRows:
                     return
                 shard = self._shard(selection, window)
                 reading = ahead.submit(next, windows, None)
-                rows = row_order(shard.rows, None if seed is None else [*seed, number])
-                if left is not None:
-                    numbers = rows[:]
-                    rows = numbers[self._left_of(window, left)[numbers]]
+                left_here = None if left is None else self._left_of(window, left)
+                rows = row_order(shard.rows, seed, number, left_here)
                 yield Segment(before, shard.reader(selection.kinds), rows)
                 before += len(rows)
         finally:

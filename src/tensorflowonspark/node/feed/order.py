@@ -25,14 +25,32 @@ class Order(Protocol):
     def __getitem__(self, part: slice, /) -> Numbers: ...
 
 
-def row_order(rows: int, seed: Sequence[int] | None) -> Order:
+def row_order(
+    rows: int, seed: Sequence[int] | None, part: int | None = None, left: npt.NDArray[np.bool_] | None = None
+) -> Order:
     """Return the numbers of so many rows, fully shuffled if there is a seed.
+
+    Parameters
+    ----------
+    rows : int
+        How many.
+    seed : sequence of int or None
+        The seed of the epoch's order.
+    part : int, optional
+        The number of a partition or window, whose rows have an order of their own.
+    left : array of bool, optional
+        Which rows to return; the others keep their places in the order, and are left out. Such an order is a list.
 
     Examples
     --------
     >>> row_order(4, None)[1:], row_order(4, [7])[:]
     (array([1, 2, 3], dtype=uint32), array([0, 2, 1, 3], dtype=uint32))
     """
+    if seed is not None and part is not None:
+        seed = [*seed, part]
+    if left is not None:
+        numbers = row_order(rows, seed)[:]
+        return numbers[left[numbers]]
     if rows > _LISTED_ROWS:
         return _Computed(rows, seed)
     order: Numbers = np.arange(rows, dtype=np.uint32)

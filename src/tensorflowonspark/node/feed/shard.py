@@ -80,11 +80,7 @@ class Shard:
         left: npt.NDArray[np.bool_] | None = None,
     ) -> Generator["Segment", None, None]:
         """Yield the rows of one epoch as one segment, in their own order or fully shuffled (`Epochs`)."""
-        order = row_order(self.rows, seed)
-        if left is not None:
-            numbers = order[:]
-            order = numbers[left[numbers]]
-        yield Segment(0, self.reader(selection.kinds), order)
+        yield Segment(0, self.reader(selection.kinds), row_order(self.rows, seed, left=left))
 
 
 @dataclass(frozen=True)
