@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cache
 from threading import Event
 from typing import TypeVar
 
@@ -22,7 +23,6 @@ from tensorflowonspark.driver.feed.job import FeedRequest
 from tensorflowonspark.driver.feed.session import FeedSession
 from tensorflowonspark.driver.hangs import find_vanished
 from tensorflowonspark.driver.metrics.store import MetricsStore
-from tensorflowonspark.driver.nodes import Node
 from tensorflowonspark.driver.spark.backend import Backend
 from tensorflowonspark.errors import ClusterError, FeedError, NodeError, SlotsError, StartError
 from tensorflowonspark.terminal import CONSOLE
@@ -277,14 +277,15 @@ class RestartController:
         rows_again = None not in self._history[needed:] and (repeatable or not in_its_midst)
         alone = self._attempt.restarts_nodes and not self._config.spec.num_ps
         preempted = rows_again and not alone and self._is_preemption(error)
-        vanished: list[Node] = []
-
-        def hosts() -> list[str]:
-            vanished.extend(find_vanished(self._attempt.monitor.nodes))
-            return sorted({node.host for node in vanished})
-
-        delay = self._budget.spend(error, preempted=preempted, alone=alone, rows_again=rows_again, without=hosts)
-        for executor in {node.executor for node in vanished}:  # one of each host has Spark give up the others there
+        vanished = cache(lambda: find_vanished(self._attempt.monitor.nodes))
+        delay = self._budget.spend(
+            error,
+            preempted=preempted,
+            alone=alone,
+            rows_again=rows_again,
+            without=lambda: sorted({node.host for node in vanished()}),
+        )
+        for executor in {node.executor for node in vanished()}:  # one of each host has Spark give up the others there
             self._backend.give_up_host(executor)
         self._restarting = True  # a cluster that holds its slots keeps them
         self._attempt.abort()
