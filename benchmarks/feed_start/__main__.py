@@ -43,8 +43,8 @@ def _first_medians(results, measure):
     return {how: median(each[measure] for each in found[how]) for how in _FIRST}
 
 
-def _of_the_least(results, how):
-    """Return the time beside what the processors allow for the job and the import, and the longer of the two."""
+def _beside_the_least(results, how):
+    """Return a time, divided by the least in which the processors can do the job and the import."""
     seconds, busy = (_first_medians(results, measure) for measure in ("seconds", "busy"))
     return seconds[how] / max(seconds["count"], seconds["import"], (busy["count"] + busy["import"]) / os.cpu_count())
 
@@ -63,7 +63,7 @@ TARGETS = [
     *(
         Target(
             f"the first step of an application, {title}: of what the processors allow for job and import",
-            lambda results, how=how: _of_the_least(results, how),
+            lambda results, how=how: _beside_the_least(results, how),
             1.2,
             at_least=False,
         )
@@ -120,7 +120,7 @@ def _first(results):
     rows = [
         [
             title,
-            f"{_of_the_least(results, how):.2f}",
+            f"{_beside_the_least(results, how):.2f}",
             median_and_range([each["seconds"] for each in found[how]], "{:.1f}"),
             f"{busy[how]:.1f} s",
         ]

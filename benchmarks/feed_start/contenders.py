@@ -28,12 +28,12 @@ class Clock:
     """What passes from its creation on: seconds, and those of the machine's processors that were busy."""
 
     def __init__(self):
-        self.began, self._busy = time.time(), self._seconds_busy()
+        self._began, self._busy = time.time(), self._seconds_busy()
 
     def until(self, ended=None):
         """Return both, until now; the seconds until a time in the round, if it is given."""
         now = time.time()
-        return {"seconds": (ended or now) - self.began, "busy": self._seconds_busy() - self._busy}
+        return {"seconds": (ended or now) - self._began, "busy": self._seconds_busy() - self._busy}
 
     @staticmethod
     def _seconds_busy():

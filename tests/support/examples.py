@@ -62,7 +62,7 @@ WITH_CONTEXT = {
 }
 
 
-def run_examples(name, directory, **names):
+def run_examples(name, directory, flags=0, **names):
     """Run the examples of a module, with a directory for their files; fail if one shows something else.
 
     Parameters
@@ -71,11 +71,13 @@ def run_examples(name, directory, **names):
         The module.
     directory : pathlib.Path
         Where `tempfile` makes its files meanwhile.
+    flags : int
+        Options of `doctest`.
     **names
         What the examples use beside the module's own names.
     """
     with patch.object(tempfile, "tempdir", str(directory)):
-        result = doctest.testmod(import_module(name), extraglobs=names, optionflags=doctest.NORMALIZE_WHITESPACE)
+        result = doctest.testmod(import_module(name), extraglobs=names, optionflags=flags)
     assert not result.failed
     return result.attempted
 

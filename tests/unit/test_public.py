@@ -1,5 +1,6 @@
 """Public names, what importing them imports, and the examples in docstrings."""
 
+import doctest
 import pkgutil
 
 import pytest
@@ -34,4 +35,4 @@ def test_neither_driver_nor_task_imports_tensorflow():
 
 @pytest.mark.parametrize("name", _MODULES)
 def test_examples_of(name, tmp_path):
-    run_examples(name, tmp_path)
+    run_examples(name, tmp_path, doctest.NORMALIZE_WHITESPACE)
