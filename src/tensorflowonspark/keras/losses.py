@@ -23,7 +23,8 @@ from tensorflowonspark.keras.hooks import wrap
 from tensorflowonspark.keras.loss_terms import KERAS, MEAN, SUM, mark, terms
 from tensorflowonspark.keras.metrics import real_rows
 from tensorflowonspark.keras.own_losses import is_sum
-from tensorflowonspark.keras.trackers import AVERAGING, TrackedBatch, is_averaged
+from tensorflowonspark.keras.row_weights import AVERAGING, is_averaged
+from tensorflowonspark.keras.trackers import TrackedBatch
 
 _BY_WEIGHT = "mean_with_sample_weight"
 
@@ -130,7 +131,7 @@ def count_real_rows_in_tf_keras(compile_utils: ModuleType) -> None:
             return _shared(compile_utils, container, total, y_pred, real, regularization_losses)
         if not container.built:
             container.build(y_pred)
-        batch = TrackedBatch(real, is_averaged(container._user_losses))
+        batch = TrackedBatch(real, is_averaged(tf.nest.flatten(container._user_losses)))
         own = copy.copy(container)  # Keras's function runs unchanged, with trackers that correct their values
         own._total_loss_mean = _Tracker(container._total_loss_mean, batch, regularization_losses or [])
         own._per_output_metrics = [each and _Tracker(each, batch, []) for each in container._per_output_metrics]
@@ -145,7 +146,7 @@ def _shared(utils: ModuleType, container: Any, total: Any, y_pred: Any, real: An
     strategy, replica = tf.distribute.get_strategy(), tf.distribute.get_replica_context()
     mirrored = (tf.distribute.MirroredStrategy, tf.distribute.MultiWorkerMirroredStrategy)
     replicas = strategy.num_replicas_in_sync
-    averaged = is_averaged(container._user_losses)
+    averaged = is_averaged(tf.nest.flatten(container._user_losses))
     if total is None or not averaged or replica is None or not isinstance(strategy, mirrored) or replicas == 1:
         return total
     outputs = tf.nest.flatten(y_pred)

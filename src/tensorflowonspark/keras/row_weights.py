@@ -1,14 +1,28 @@
-"""Weights of rows that have several losses: one for each pixel or time step.
+"""Weights of rows that have several losses: one for each pixel or time step; and what losses are divided by.
 
 Every fed row has one weight, and Keras 3 multiplies losses and weights as they are. Shapes such as (rows, 48, 48) and
 (rows,) then fail, and (rows, steps) and (rows,) fit by chance along the wrong axis where both numbers are equal. The
 module imports no TensorFlow, since nodes on JAX use it too.
 """
 
+from collections.abc import Iterable
 from types import ModuleType
 from typing import Any
 
 from tensorflowonspark.keras.hooks import wrap
+
+AVERAGING = ("auto", "mean", "sum_over_batch_size")  # reductions of losses that divide by the number of rows
+
+
+def is_averaged(losses: Iterable[Any]) -> bool:
+    """Return whether losses that were given to ``compile`` are divided by the number of rows, as they are by default.
+
+    Examples
+    --------
+    >>> is_averaged(["mse", None])
+    True
+    """
+    return all(getattr(each, "reduction", "auto") in AVERAGING for each in losses)
 
 
 def spread_weights(losses: ModuleType) -> None:

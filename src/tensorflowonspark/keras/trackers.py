@@ -22,8 +22,7 @@ from tensorflowonspark.keras.global_batch import GlobalStep, current_step
 from tensorflowonspark.keras.hooks import setting, wrap
 from tensorflowonspark.keras.loss_terms import is_of_keras, may_be_loss
 from tensorflowonspark.keras.metrics import real_rows
-
-AVERAGING = ("auto", "mean", "sum_over_batch_size")  # reductions that divide by the number of rows
+from tensorflowonspark.keras.row_weights import is_averaged
 
 
 @dataclass(frozen=True)
@@ -43,11 +42,6 @@ class TrackedBatch:
         return update(of_rows + rest, sample_weight=count)
 
 
-def is_averaged(losses: Any) -> bool:
-    """Return whether all losses given to ``compile`` are divided by the number of rows, as they are by default."""
-    return all(getattr(each, "reduction", "auto") in AVERAGING for each in tf.nest.flatten(losses))
-
-
 # The trackers don't receive the batch, so each step records it. Replicas run their steps in interleaved threads.
 _current: ContextVar[tuple[Any, TrackedBatch] | None] = ContextVar("model and batch", default=None)
 
@@ -56,7 +50,9 @@ _current: ContextVar[tuple[Any, TrackedBatch] | None] = ContextVar("model and ba
 def tracking(model: Any, sample_weight: Any) -> Iterator[None]:
     """Have a model's trackers count the real rows of a batch, for the duration of a step of its only replica."""
     real = None if current_step() else real_rows(sample_weight)
-    with setting(_current, None if real is None else (model, TrackedBatch(real, is_averaged(model.loss)))):
+    with setting(
+        _current, None if real is None else (model, TrackedBatch(real, is_averaged(tf.nest.flatten(model.loss))))
+    ):
         yield
 
 

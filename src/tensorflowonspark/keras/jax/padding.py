@@ -21,9 +21,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from tensorflowonspark.keras.hooks import is_own, setting, wrap
+from tensorflowonspark.keras.row_weights import is_averaged
 
 _log = logging.getLogger(__name__)
-_AVERAGING = ("auto", "mean", "sum_over_batch_size")  # reductions that divide by the number of rows
 _warned: set[str] = set()
 
 
@@ -124,7 +124,7 @@ def _step(wrapped: Any, model: Any, /, state: Any, data: Any) -> Any:
     real = real_rows(keras.utils.unpack_x_y_sample_weight(data)[2])
     if real is None:
         return wrapped(state, data)
-    with setting(_batch, _Batch(real, _is_averaged(keras, model.loss))):
+    with setting(_batch, _Batch(real, is_averaged(keras.tree.flatten(model.loss)))):
         return wrapped(state, data)
 
 
@@ -164,11 +164,6 @@ def warn_of_own(model: Any, methods: Iterable[str]) -> None:
             type(model).__name__,
             " and ".join(own),
         )
-
-
-def _is_averaged(keras: Any, losses: Any) -> bool:
-    """Return whether all losses given to ``compile`` are divided by the number of rows, as they are by default."""
-    return all(getattr(each, "reduction", "auto") in _AVERAGING for each in keras.tree.flatten(losses))
 
 
 def _compute_loss(wrapped: Any, _model: Any, /, *args: Any, **kwargs: Any) -> Any:
