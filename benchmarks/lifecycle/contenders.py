@@ -62,13 +62,11 @@ def release_2x():
 
 
 def make_model(args, ctx):
-    """Make a model; return the time when it was made."""
+    """Make a model with the backend of Keras that the environment names; return the time when it was made."""
     import keras
-    import tensorflow as tf
 
-    with tf.distribute.get_strategy().scope():
-        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
-        model.compile("sgd", "mse")
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
     return time.time()
 
 
@@ -87,12 +85,13 @@ def fork_server(scratch):
     raise LookupError("the fork server has ended")
 
 
-def second():
+def second(backend):
     """Serve seconds from the start of an application's second cluster until all its programs have a model."""
     import tensorflowonspark as tfos
 
+    on = {"KERAS_BACKEND": backend}
     with tempfile.TemporaryDirectory() as scratch, two_slots(spark_local_dir=scratch) as spark:
-        tfos.run(spark, make_model, num_workers=2)  # the first cluster
+        tfos.run(spark, make_model, num_workers=2, env=on)  # the first cluster
         server = fork_server(scratch)
 
         def run_round(request):
@@ -100,13 +99,12 @@ def second():
                 memory = server.memory_full_info()
                 return {"resident": memory.rss >> 20, "own": memory.uss >> 20}
             started = time.time()
-            with tfos.Cluster(
-                spark, make_model, num_workers=2, nodes=tfos.Nodes(warm_nodes=request["nodes"] == "warm")
-            ) as cluster:
+            nodes = tfos.Nodes(warm_nodes=request["nodes"] == "warm")
+            with tfos.Cluster(spark, make_model, num_workers=2, env=on, nodes=nodes) as cluster:
                 return max(cluster.join().values()) - started
 
         serve_rounds(run_round)
 
 
 if __name__ == "__main__":
-    {"first": first, "second": second, "2x": release_2x}[sys.argv[1]]()
+    {"first": first, "second": second, "2x": release_2x}[sys.argv[1]](*sys.argv[2:])

@@ -334,8 +334,8 @@ class Active(ToDriver):
 
 
 @dataclass(frozen=True)
-class TensorFlowImported(ToSupervisor):
-    """The program has imported TensorFlow, which the node's process did not have at its start."""
+class LibraryImported(ToSupervisor):
+    """The program has imported TensorFlow, or Keras with JAX, which the node's process did not have at its start."""
 
 
 @dataclass(frozen=True)

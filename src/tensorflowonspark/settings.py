@@ -283,10 +283,10 @@ class Nodes(SettingsGroup):
         application keep their slots. By default nodes have the GPUs that Spark assigns to every task, or else the free
         ones of their host. See docs/gpus.md.
     warm_nodes : bool
-        Whether executors keep a process that has imported TensorFlow, once a node has, from which later nodes are
-        forked: in about a second instead of the seconds that the import takes. It uses about 300 MB of memory, and
-        ends with the application, or ten minutes after its last cluster. Where forking is not safe, as with GPUs, and
-        for nodes whose `env` or modules differ, nodes start without it.
+        Whether executors keep a process that has imported TensorFlow, or Keras with JAX, once a node has, from which
+        later nodes are forked: in about a second instead of the seconds that the import takes. It uses about 300 MB
+        of memory, and ends with the application, or ten minutes after its last cluster. Where forking is not safe, as
+        with GPUs, and for nodes whose `env` or modules differ, nodes start without it.
     ps_on_driver : bool
         Whether the parameter servers run on the driver's machine, and take no slots.
     hold : bool, optional

@@ -121,9 +121,9 @@ def _function(repair: Repair) -> Callable[..., None]:
     return found
 
 
-def repairing_modules() -> list[str]:
-    """Return the names of the modules that make the repairs; they import TensorFlow, but not Keras."""
-    return sorted({f"{_PACKAGE}.{repair.function.partition(':')[0]}" for repair in REPAIRS})
+def repairing_modules(backend: str) -> list[str]:
+    """Return the names of the modules that make the repairs for a backend; none imports Keras."""
+    return sorted({f"{_PACKAGE}.{repair.function.partition(':')[0]}" for repair in OF_BACKENDS[backend]})
 
 
 def keep_sources(directory: str) -> None:

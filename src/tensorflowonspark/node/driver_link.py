@@ -34,6 +34,7 @@ from tensorflowonspark.messages import (
     Contributed,
     Heartbeat,
     KerasImported,
+    LibraryImported,
     Member,
     MemberReplaced,
     Members,
@@ -46,7 +47,6 @@ from tensorflowonspark.messages import (
     RoundResult,
     StatusRequest,
     Stop,
-    TensorFlowImported,
     TrainingTotals,
     WaitsFor,
 )
@@ -55,7 +55,7 @@ from tensorflowonspark.transport import Credentials, seal
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
-_REPORTS = (KerasImported, TensorFlowImported, TrainingTotals)
+_REPORTS = (KerasImported, LibraryImported, TrainingTotals)
 _links: "WeakSet[Link]" = WeakSet()
 _ORPHAN_GUARD_SECONDS = 1.0  # for the orphan guard to end this process and to remove its private directory
 _TENSORFLOW = str(Path("tensorflow", "python"))

@@ -30,11 +30,11 @@ from tensorflowonspark.keras.jax import cluster as jax_cluster
 from tensorflowonspark.messages import (
     Failed,
     KerasImported,
+    LibraryImported,
     Member,
     NodeReady,
     ProgramBegun,
     Returned,
-    TensorFlowImported,
 )
 from tensorflowonspark.node.collectives import NodeCollectives
 from tensorflowonspark.node.context import Context, keep_context
@@ -109,16 +109,17 @@ def run_node(pipe: Connection) -> None:
         )
     else:
         rounds.connect(None)
-    if "tensorflow" not in sys.modules:
+    library = "keras" if hooks.keras_backend() == "jax" else "tensorflow"
+    if library not in sys.modules:
         begun = time.process_time()
 
         def imported(_: object) -> None:
-            link.send(TensorFlowImported())
+            link.send(LibraryImported())
             if problem := bytecode_problem():
                 seconds = time.process_time() - begun
                 _log.warning("TensorFlow was imported after %.0f s of processor time: %s", seconds, problem)
 
-        wrapt.register_post_import_hook(imported, "tensorflow")
+        wrapt.register_post_import_hook(imported, library)
     link.send(run_program(setup, members, link, feed_server))
     link.wait_for_stop()
     # Run the exit functions of the program and of TensorFlow, which remove temporary files. The supervisor kills a node

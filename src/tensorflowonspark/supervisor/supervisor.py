@@ -25,6 +25,7 @@ from tensorflowonspark.messages import (
     Detach,
     Failed,
     Heartbeat,
+    LibraryImported,
     Lines,
     Member,
     Members,
@@ -38,7 +39,6 @@ from tensorflowonspark.messages import (
     Returned,
     StatusRequest,
     Stop,
-    TensorFlowImported,
     ToDriver,
     ToNode,
     ToSupervisor,
@@ -238,7 +238,7 @@ class Supervisor:
         self._reply_to_probe()
 
     @_handle.register
-    def _(self, _message: TensorFlowImported) -> None:
+    def _(self, _message: LibraryImported) -> None:
         self._node.ensure_fork_server()
 
     @_handle.register

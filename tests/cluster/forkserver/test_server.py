@@ -13,12 +13,14 @@ from functools import partial
 from threading import Thread
 
 import cloudpickle
+import numpy as np
 import psutil
 import pytest
+import wrapt
 
 from tensorflowonspark import processes
 from tensorflowonspark.config import ClusterConfig, ClusterSpec
-from tensorflowonspark.messages import Member, Members, NodeReady, ProgramBegun, Returned, Stop, TensorFlowImported
+from tensorflowonspark.messages import LibraryImported, Member, Members, NodeReady, ProgramBegun, Returned, Stop
 from tensorflowonspark.node.driver_link import NodeSetup
 from tensorflowonspark.supervisor.forkserver.client import ForkServer
 from tensorflowonspark.supervisor.forkserver.rendezvous import Rendezvous
@@ -109,7 +111,7 @@ class Node:
 
     def result(self):
         message = opened(self._pipe.recv())
-        assert isinstance(message, (ProgramBegun, Returned, TensorFlowImported)), message
+        assert isinstance(message, (ProgramBegun, Returned, LibraryImported)), message
         return pickle.loads(message.result) if isinstance(message, Returned) else self.result()
 
     def output(self):
@@ -191,6 +193,24 @@ def test_one_that_fits_stays(shared):
     shared.fork_server().ensure()
     time.sleep(1)
     assert shared.servers() == before
+
+
+def test_a_node_on_jax_is_forked_and_imports_it_as_a_fresh_one(executor):
+    def program(args, ctx):
+        seen = []
+        wrapt.register_post_import_hook(lambda module: seen.append(module.__name__), "keras")
+        began = [name in sys.modules for name in ("tensorflow", "jax", "keras")]
+        import keras
+
+        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+        loss = model.fit(np.ones((8, 2)), np.ones((8, 1)), verbose=0).history["loss"][0]
+        return began, seen, keras.config.backend(), np.isfinite(loss)
+
+    node = Node(executor.started(KERAS_BACKEND="jax"), program)
+    assert node.forked
+    assert node.result() == ([False, False, False], ["keras"], "jax", True)
+    assert node.stop() == 0
 
 
 @pytest.mark.slow

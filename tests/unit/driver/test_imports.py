@@ -8,10 +8,10 @@ from tensorflowonspark.driver.program import serialize_program
 
 
 def expected(function):
-    """Return whether TensorFlow is expected to be imported, and whether nodes may be forked."""
+    """Return whether one of the libraries is expected to be imported, and whether nodes may be forked."""
     config = ClusterConfig(ClusterSpec(1), serialize_program(function, None), warm_nodes=True)
     config = expect_imports(config, function)
-    return config.imports_tensorflow, config.warm_nodes
+    return config.imports_library, config.warm_nodes
 
 
 @pytest.mark.parametrize(
@@ -20,6 +20,7 @@ def expected(function):
         ("import tensorflow as tf", (True, True)),
         ("from keras import layers", (True, True)),
         ("import tf_keras", (True, True)),
+        ("import jax", (True, True)),
         ("import tensorflowonspark as tfos", (False, True)),
         ("import torch", (False, True)),
         ("import os, keras\nprint(os.environ['TF_CONFIG'])", (True, True)),

@@ -81,19 +81,32 @@ def test_a_forked_node_waits_for_its_supervisor_however_long(tmp_path, monkeypat
     os.close(reading)
 
 
-@pytest.mark.parametrize(("environment", "safe"), [({}, True), ({"KERAS_BACKEND": "jax"}, False)])
-def test_nodes_on_another_backend_are_not_forked(environment, safe):
+@pytest.mark.parametrize(("backend", "safe"), [("", True), ("tensorflow", True), ("jax", True), ("torch", False)])
+def test_nodes_on_another_backend_are_not_forked(backend, safe):
+    environment = {"KERAS_BACKEND": backend} if backend else {}
     if not any(Path(device).exists() for device in ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")):
         assert ForkServer.is_safe(environment) is safe
 
 
+_PRELOAD = """
+from tensorflowonspark.supervisor.forkserver.preload import preload, why_unsafe
+import sys
+preload()
+print([name for name in ("tensorflow", "jax") if name in sys.modules], why_unsafe(own_threads=1) or "safe")
+import jax
+jax.numpy.zeros(1)
+print(why_unsafe(own_threads=1))
+"""
+
+
 @pytest.mark.slow
-def test_a_fork_server_does_not_import_jax_although_it_is_installed():
-    program = (
-        "from tensorflowonspark.supervisor.forkserver.preload import preload, why_unsafe\n"
-        "import sys\n"
-        "preload()\n"
-        "print('jax' in sys.modules, why_unsafe(own_threads=1) or 'safe')\n"
-        "import jax\n"
-    )
-    assert run_python(program).strip() == "False safe"
+@pytest.mark.parametrize(
+    ("backend", "imported", "why"),
+    [
+        ("tensorflow", ["tensorflow"], "jax is imported"),  # which TensorFlow itself would import
+        ("jax", ["jax"], "JAX's runtime has started, or this version of JAX does not say"),
+    ],
+)
+def test_a_fork_server_imports_one_backend_and_starts_no_runtime(monkeypatch, backend, imported, why):
+    monkeypatch.setenv("KERAS_BACKEND", backend)
+    assert run_python(_PRELOAD).splitlines() == [f"{imported} safe", why]

@@ -4,10 +4,12 @@ import os
 import sys
 from pathlib import Path
 
+from tensorflowonspark.keras.hooks import keras_backend
 from tensorflowonspark.processes import parent_pipe, watch_process
 from tensorflowonspark.supervisor.forkserver.compatibility import ImportProperties
 from tensorflowonspark.supervisor.forkserver.preload import preload, why_unsafe
 from tensorflowonspark.supervisor.forkserver.rendezvous import SERVER, Rendezvous
+from tensorflowonspark.supervisor.forkserver.set_aside import set_aside
 
 _KNOWN_THREADS = 2  # the main thread, and the one that watches the executor
 
@@ -49,4 +51,6 @@ if __name__ == "__main__":
     if _serve(*parent_pipe().recv()):
         from tensorflowonspark.node.main import run_node
 
+        if keras_backend() == "jax":  # the workers become one JAX program when theirs imports JAX
+            set_aside("jax", "keras")
         run_node(parent_pipe())

@@ -25,7 +25,7 @@ from tensorflowonspark.supervisor.forkserver.rendezvous import GO, SERVER, USERS
 
 _REPLY_SECONDS = 1.0  # for the server to reply, which takes milliseconds; then it is examined
 _BUSY_SECONDS = 15.0  # the same, for a server that is not stopped
-_IMPORT_SECONDS = 60.0  # for the server to import TensorFlow before the first node, which takes 5 to 9
+_IMPORT_SECONDS = 60.0  # for the server to import TensorFlow, or JAX, before the first node, which takes up to 9
 _LOOK_SECONDS = 0.02  # between looks at whether it has
 _NICENESS = 5  # of the import beside running programs, which have priority
 _IDLE_SECONDS = 600.0  # without a cluster on the executor, after which its server ends
@@ -62,10 +62,10 @@ class ForkServer:
 
     @staticmethod
     def is_safe(environment: Mapping[str, str]) -> bool:
-        """Return whether nodes may be forked: drivers of GPUs and Keras's other backends do not allow it."""
+        """Return whether nodes may be forked: drivers of GPUs and Keras with torch do not allow it."""
         return (
             sys.platform == "linux"
-            and environment.get("KERAS_BACKEND", "tensorflow") == "tensorflow"
+            and environment.get("KERAS_BACKEND", "tensorflow") in ("tensorflow", "jax")
             and not any(Path(device).exists() for device in _GPU_DEVICES)
         )
 
@@ -79,7 +79,7 @@ class ForkServer:
         output : int
             The file descriptor for its output.
         first : bool
-            Whether to start a server if there is none, and to wait until it has imported TensorFlow.
+            Whether to start a server if there is none, and to wait until it has imported what nodes need.
         """
         try:
             connection = self._connect(first=first)
@@ -119,7 +119,7 @@ class ForkServer:
             rendezvous.close()
 
     def _connect_first(self, rendezvous: Rendezvous) -> socket.socket:
-        """Connect to the server, which is started if there is none, when it has imported TensorFlow."""
+        """Connect to the server, which is started if there is none, when it has imported what nodes need."""
         end = time.monotonic() + _IMPORT_SECONDS
         server: processes.Process | None = None
         while True:
@@ -129,10 +129,10 @@ class ForkServer:
             # Nobody looks at the lock while a server is about to take it.
             if (server is None or ended) and rendezvous.is_unlocked(SERVER):
                 if ended:
-                    raise ConnectionError("the fork server can't import TensorFlow, or can't fork after that")
+                    raise ConnectionError("the fork server can't import TensorFlow or JAX, or can't fork after that")
                 server = self._start(niceness=0)
             if time.monotonic() > end:
-                raise TimeoutError("the fork server has not imported TensorFlow in time")
+                raise TimeoutError("the fork server has not imported TensorFlow or JAX in time")
             time.sleep(_LOOK_SECONDS)
 
     def _share_use(self, rendezvous: Rendezvous) -> None:

@@ -7,12 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.machinery import PathFinder
 
-# Variables that Python, TensorFlow, Keras, NumPy and their libraries read when they are started or imported. They read
-# others at the time of use, and then get those of the forked node.
+# Variables that Python, TensorFlow, JAX, Keras, NumPy and their libraries read when they are started or imported. They
+# read others at the time of use, and then get those of the forked node.
 _PREFIXES = (
     *("ABSL_", "ARROW_", "AUTOGRAPH_", "BLIS_", "CUDA_", "DNNL_", "GLIBC_", "GOMP_", "GOTO_", "GRPC_", "HDF5_"),
-    *("HIP_", "HSA_", "KERAS_", "KMP_", "LC_", "LD_", "MALLOC_", "MKL_", "NCCL_", "NPY_", "NUMPY_", "NVIDIA_", "OMP_"),
-    *("ONEDNN_", "OPENBLAS_", "PROTOCOL_BUFFERS_", "PYTHON", "ROCM_", "SCIPY_", "SKLEARN_", "TF_", "TPU_", "XLA_"),
+    *("HIP_", "HSA_", "JAX_", "KERAS_", "KMP_", "LC_", "LD_", "MALLOC_", "MKL_", "NCCL_", "NPY_", "NUMPY_", "NVIDIA_"),
+    *("OMP_", "ONEDNN_", "OPENBLAS_", "PROTOCOL_BUFFERS_", "PYTHON", "ROCM_", "SCIPY_", "SKLEARN_", "TF_", "TPU_"),
+    "XLA_",
 )
 _NAMES = {"HOME", "LANG", "TZ"}
 # TensorFlow reads the first two when its runtime starts; Spark sets the others for its Python workers.
