@@ -3,6 +3,8 @@
 import resource
 from dataclasses import dataclass
 
+from tensorflowonspark.driver.attempt import FILES_PER_NODE
+
 BOUND = 1.1  # of an exponent: hardly more than in proportion
 CONSTANT = 0.1  # of an exponent: hardly at all
 
@@ -69,12 +71,11 @@ class Part:
 def played_nodes():
     """Return the numbers of nodes to play, up to 10,000 or as many as this process's limit of open files allows."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    allowed = 10_000 if most == resource.RLIM_INFINITY else (most - _OTHER_FILES) // _FILES_PER_NODE // 100 * 100
+    allowed = 10_000 if most == resource.RLIM_INFINITY else (most - _OTHER_FILES) // FILES_PER_NODE // 100 * 100
     largest = min(10_000, allowed)
     return (*(count for count in (10, 100, 1000) if count < largest), largest)
 
 
-_FILES_PER_NODE = 4  # that the driver must be allowed to open
 _OTHER_FILES = 500
 _SPARK = Cost("Spark's job that takes the same rows into Python", bound=None)
 

@@ -35,7 +35,7 @@ GRACE_SECONDS = 2.0  # for a process to end before it is killed
 _END_SECONDS = 5.0  # for supervisors to close their channels, and for Spark to end a job that was cancelled
 _STAGE_END_SECONDS = 1.0  # for tasks whose supervisors have ended, before they are cancelled
 _PEERS_PER_NODE = 2  # its supervisor and its task, which may connect while those of all other nodes do
-_FILES_PER_NODE = 4  # the connections of its supervisor and of its task, with some to spare
+FILES_PER_NODE = 4  # the connections of its supervisor and of its task, with some to spare
 
 
 class ClusterAttempt:
@@ -156,9 +156,9 @@ class ClusterAttempt:
             raise ClusterError("the cluster was started before: make a new one")
         self._feed = feed
         nodes = len(self._config.spec.roles)
-        if can_share_files() and not allow_files(_FILES_PER_NODE * nodes):
+        if can_share_files() and not allow_files(FILES_PER_NODE * nodes):
             raise StartError(
-                f"{nodes} nodes need {_FILES_PER_NODE * nodes} open files in the driver, more than its host allows: "
+                f"{nodes} nodes need {FILES_PER_NODE * nodes} open files in the driver, more than its host allows: "
                 "raise the hard limit (ulimit -Hn), or take fewer nodes"
             )
         had = nodes if self._config.attempt else 0  # the cluster manager replaces an executor that was lost

@@ -119,6 +119,11 @@ class Collectives:
         Takes a node's number and a message for it.
     keeps : bool
         Whether contributions are kept for workers that are started again alone.
+
+    Attributes
+    ----------
+    calls : _PendingCalls
+        Those that some workers have made, and others have not.
     """
 
     def __init__(self, send: Send, *, keeps: bool = False) -> None:
@@ -128,7 +133,7 @@ class Collectives:
         self._kept: dict[tuple[int, int], list[bytes]] = {}  # of whole contributions
         self._delivered: dict[int, set[tuple[int, int]]] = {}  # contributions, by the node that has them
         self._completed: dict[int, str] = {}  # the calls that all workers have made
-        self._calls = _PendingCalls(
+        self.calls = _PendingCalls(
             "call adapt, fit, ctx.read_parquet and its like, and the checkpoint (on JAX evaluate too) on all workers, "
             "as often and in the same order: each gives its own part, and gets the state of all"
         )
@@ -147,7 +152,7 @@ class Collectives:
             failure = self._enter(node, message, workers)
             if failure is not None:
                 return failure
-        return self._calls.find_absent(workers)
+        return self.calls.find_absent(workers)
 
     def _enter(self, node: Node, message: Contribution, workers: Sequence[Node]) -> Failed | None:
         """Note that a worker has reached a collective; send it what has come before it was started again."""
@@ -158,11 +163,11 @@ class Collectives:
         if number in self._completed:
             if call == self._completed[number]:
                 return None
-            return self._calls.failure(
+            return self.calls.failure(
                 f"its program called {call} after its restart, and all workers {self._completed[number]} in its place"
             )
-        failure = self._calls.enter(number, node, call)
-        if failure is None and self._calls.complete(number, workers) and self._keeps:
+        failure = self.calls.enter(number, node, call)
+        if failure is None and self.calls.complete(number, workers) and self._keeps:
             self._completed[number] = call
         return failure
 
@@ -194,12 +199,12 @@ class Collectives:
 
     def node_lost(self, node: Node) -> None:
         """Wait for the calls of a worker's new process."""
-        self._calls.leave(node)
+        self.calls.leave(node)
         self._delivered.pop(node.number, None)
 
     def explain(self, node: Node, failure: Failed) -> Failed:
         """Return the failure of a node that hangs, with the collective in which others wait, if there is one."""
-        return self._calls.explain(node, failure)
+        return self.calls.explain(node, failure)
 
 
 def _partners(node: Node, workers: Sequence[Node]) -> Sequence[Node]:
@@ -237,7 +242,7 @@ class FileFeeds:
 
     def find_crossed(self, node: Node, collectives: Collectives) -> Failed | None:
         """Return a failure if a worker reads files while another waits for it in a collective, or vice versa."""
-        return self._calls.find_crossed(collectives._calls, node)
+        return self._calls.find_crossed(collectives.calls, node)
 
     def receive(self, node: Node, message: FilesRead | FeedWanted | Returned, workers: Sequence[Node]) -> Failed | None:
         """Note what a worker has read; return a failure if others wait in vain for a worker."""
