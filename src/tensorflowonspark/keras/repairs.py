@@ -20,6 +20,7 @@ PATHS = "models that several workers save to one path"
 EXPORT = "the export of a model as it predicts"
 STRATEGY = "MultiWorkerMirroredStrategy in a node"
 SHARES = "a feed under a strategy"
+PASSES = "passes over data that begin without a wait"
 ADAPT = "adapt of preprocessing layers on several workers"
 METRICS = "the metrics of a training"
 PLACED = "a layer on another node"
@@ -96,6 +97,8 @@ REPAIRS = (  # in order: functions are replaced before they are wrapped
             "CollectiveReplicaLauncher.all_reduce", "CollectiveReplicaLauncher.batch_all_reduce", required=False),
     _repair("shards:distribute_shards_whole", "tensorflow", SHARES,
             "distribute.Strategy.experimental_distribute_dataset"),
+    _repair("shards:leave_devices_untuned", "tensorflow.python.data.ops.multi_device_iterator_ops", PASSES,
+            "_create_device_dataset", required=False),
     _repair("collectives:keep_remainders", "tensorflow.python.distribute.values_util", "counts on several workers",
             "on_read_assign_cross_replica"),
     _repair("collectives:keep_options", _COLLECTIVES, "the options of a strategy's reductions",

@@ -82,12 +82,20 @@ def distribute_shards_whole(tensorflow: ModuleType) -> None:
     wrap(tensorflow, "distribute.Strategy.experimental_distribute_dataset", distribute)
 
 
+def leave_devices_untuned(module: ModuleType) -> None:
+    """Tune no buffers of the datasets that strategies put behind a program's, one for each device, of a fixed size.
+
+    Called after the import of ``multi_device_iterator_ops``.
+    """
+    wrap(module, "_create_device_dataset", lambda wrapped, _, *args, **kwargs: _without_tuning(wrapped(*args, **kwargs)))
+
+
 def _without_tuning(dataset: Any) -> Any:
     """Return the dataset without the thread that tunes its buffers, unless the program has asked for that.
 
-    A strategy makes iterators for each pass, which Python's garbage collector destroys later, during a step. TensorFlow
-    waits then for that thread, which sometimes misses its cancellation and sleeps on, for up to a minute; and all other
-    workers wait for this one.
+    A strategy makes iterators for each pass, which are destroyed when the next one begins, or later, during a step.
+    TensorFlow waits then for that thread, which sometimes misses its cancellation and sleeps on: for the 0.3 to 2 s
+    between two looks at its buffers, and for up to a minute in long passes; and all other workers wait for this one.
     """
     import tensorflow as tf
 
