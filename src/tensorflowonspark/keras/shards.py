@@ -82,12 +82,17 @@ def distribute_shards_whole(tensorflow: ModuleType) -> None:
     wrap(tensorflow, "distribute.Strategy.experimental_distribute_dataset", distribute)
 
 
-def leave_devices_untuned(module: ModuleType) -> None:
-    """Tune no buffers of the datasets that strategies put behind a program's, one for each device, of a fixed size.
+def leave_devices_untuned(tensorflow: ModuleType) -> None:
+    """Tune no datasets that strategies put behind a program's, one for each device, with a buffer of a fixed size.
 
-    Called after the import of ``multi_device_iterator_ops``.
+    Called after the import of TensorFlow.
     """
-    wrap(module, "_create_device_dataset", lambda wrapped, _, *args, **kwargs: _without_tuning(wrapped(*args, **kwargs)))
+
+    def prefetch(wrapped: Any, dataset: Any, /, *args: Any, **kwargs: Any) -> Any:
+        found = wrapped(*args, **kwargs)
+        return _without_tuning(found) if type(dataset).__module__.endswith(".multi_device_iterator_ops") else found
+
+    wrap(tensorflow, "data.Dataset.prefetch", prefetch)
 
 
 def _without_tuning(dataset: Any) -> Any:
