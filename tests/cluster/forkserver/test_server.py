@@ -204,8 +204,8 @@ def test_a_node_on_jax_is_forked_and_imports_it_as_a_fresh_one(executor):
 
         model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
         model.compile("sgd", "mse")
-        loss = model.fit(np.ones((8, 2)), np.ones((8, 1)), verbose=0).history["loss"][0]
-        return began, seen, keras.config.backend(), np.isfinite(loss)
+        loss = model.train_on_batch(np.ones((8, 2)), np.ones((8, 1)))
+        return began, seen, keras.config.backend(), bool(np.isfinite(loss))
 
     node = Node(executor.started(KERAS_BACKEND="jax"), program)
     assert node.forked
