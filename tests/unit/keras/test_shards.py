@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from tensorflowonspark.keras.feed_tracking import note_length, pass_length
 from tensorflowonspark.keras.shards import _divided, _without_tuning, is_shard, mark_shard
+from tests.support.commands import run_python
 
 
 @pytest.mark.parametrize("sizes", [[4, 4, 3], [3, 2, 3], [11, 11, 1], [8, 8, 8]])
@@ -38,6 +39,33 @@ def test_what_a_strategy_distributes_is_not_tuned_unless_the_program_asks_for_it
         data = data.with_options(options)
     assert _without_tuning(data).options().autotune.enabled is expected
     assert list(_without_tuning(data).as_numpy_iterator()) == [0, 1, 2, 3]
+
+
+_DEVICES = """
+from tensorflowonspark.keras import hooks
+
+hooks.install()
+import tensorflow as tf
+
+original, tuned = tf.data.Dataset.prefetch, []
+
+
+def prefetch(dataset, *args, **options):
+    found = original(dataset, *args, **options)
+    tuned.append(found.options().autotune.enabled)
+    return found
+
+
+tf.data.Dataset.prefetch = prefetch
+strategy = tf.distribute.MirroredStrategy(["CPU:0"])
+for _ in strategy.experimental_distribute_dataset(tf.data.Dataset.range(4).prefetch(1)):
+    pass
+print(tuned)
+"""
+
+
+def test_what_a_strategy_puts_behind_a_dataset_is_not_tuned_either():
+    assert run_python(_DEVICES).strip() == "[None, False]"
 
 
 def test_a_pass_is_as_long_as_what_its_dataset_is_made_of():
