@@ -1,4 +1,4 @@
-"""A step of ``fit`` on several workers, beside processes that know nothing of this package.
+"""A step of ``fit`` on several workers, and the begin of its epoch, beside processes without this package.
 
 Those are Keras 3's ``fit`` with what fails under the strategy repaired by hand, a loop written by hand, and tf_keras's
 own ``fit``.
@@ -34,7 +34,11 @@ def _versions(python):
 
 
 def _ratios(found, ours, other):
-    return [one / two for one, two in zip(found[ours], found[other], strict=True)]
+    return [one["step"] / two["step"] for one, two in zip(found[ours], found[other], strict=True)]
+
+
+def _time(rounds, name):
+    return f"{median(each[name] for each in rounds) * 1e3:.2f} ms"
 
 
 def _worst(pairs):
@@ -45,6 +49,10 @@ def _worst(pairs):
         return max(median(_ratios(found, *pair)) for found in several for pair in pairs)
 
     return worst
+
+
+def _shown(result):
+    return f"{result['step'] * 1e3:.2f} ms, begin {result['begin'] * 1e3:.0f} ms"
 
 
 TARGETS = [
@@ -71,7 +79,7 @@ def measure(options, log):
                         request = json.dumps({**settings, "workers": workers, "by": by})
                         arguments = ["-m", "benchmarks.steps.contender", request]
                         turns[by] = stack.enter_context(Contender(arguments, log, python, settings=scratch)).turn()
-                    found[title] = take_turns(turns, options.rounds, title)
+                    found[title] = take_turns(turns, options.rounds, title, shown=_shown)
     yield {"steps": found, "about": circumstances(options)}
 
 
@@ -83,9 +91,10 @@ def report(results):
         for ours, other in _PAIRS:
             ratios = sorted(_ratios(found, ours, other))
             ratio = f"{median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})"
-            times = [f"{median(found[by]) * 1e3:.2f} ms" for by in (ours, other)]
-            rows.append([versions, workers, name, ours, times[0], other, times[1], ratio])
-    heads = ["versions", "workers", "model", "here", "a step", "beside", "a step", "ratio"]
+            here, beside = ([by, _time(found[by], "step"), _time(found[by], "begin")] for by in (ours, other))
+            rows.append([versions, workers, name, *here, *beside, ratio])
+    times = ["a step", "the begin of an epoch"]
+    heads = ["versions", "workers", "model", "here", *times, "beside", *times, "steps, ratio"]
     return {**targets(TARGETS, results), "steps": f"{results['about']}\n\n{table(heads, rows)}"}
 
 

@@ -57,7 +57,7 @@ def _repair(settings):
 
 
 def _fit(strategy, settings):
-    """Return a function that trains for an epoch by ``fit``."""
+    """Return a function that trains for an epoch by ``fit``, and returns the times at which its steps end."""
     import tensorflow as tf
 
     from tensorflowonspark.keras.shards import mark_shard
@@ -71,11 +71,20 @@ def _fit(strategy, settings):
         dataset = mark_shard(dataset)
     else:
         dataset = strategy.distribute_datasets_from_function(lambda _context: dataset)
-    return lambda: model.fit(dataset, steps_per_epoch=settings["steps"], verbose=0)
+
+    def epoch():
+        ends = []
+        notes = _keras(settings).callbacks.LambdaCallback(
+            on_train_batch_end=lambda *_: ends.append(time.perf_counter())
+        )
+        model.fit(dataset, steps_per_epoch=settings["steps"], verbose=0, callbacks=[notes])
+        return ends
+
+    return epoch
 
 
 def _loop(strategy, settings):
-    """Return a function that trains for an epoch by a loop written by hand."""
+    """Return a function that trains for an epoch by a loop written by hand, and returns the same."""
     import keras
     import tensorflow as tf
 
@@ -107,10 +116,12 @@ def _loop(strategy, settings):
 
     def epoch():
         accuracy.reset_state()
-        iterator = iter(distributed)
+        iterator, ends = iter(distributed), []
         for _ in range(settings["steps"]):
             step(iterator)
+            ends.append(time.perf_counter())
         float(accuracy.result())
+        return ends
 
     return epoch
 
@@ -159,8 +170,8 @@ def main(settings):
 
         def run_round(_request):
             began = time.perf_counter()
-            epoch()
-            return (time.perf_counter() - began) / settings["steps"]
+            ends = epoch()
+            return {"begin": ends[0] - began, "step": (ends[-1] - ends[0]) / (len(ends) - 1)}
 
         serve_rounds(run_round)
     finally:
