@@ -153,11 +153,24 @@ def wrap(module: ModuleType, name: str, wrapper: Callable[..., Any]) -> None:
     wrapper : callable
         Is called in its place, with the function, its object (None without one), and the arguments of the call.
     """
-    if attribute_of(module, name) is not None:
-        wrapt.wrap_function_wrapper(
-            *place_of(module, name),
-            lambda wrapped, instance, args, kwargs: wrapper(wrapped, instance, *args, **kwargs),
-        )
+    original = attribute_of(module, name)
+    if original is None:
+        return
+    owner, attribute = place_of(module, name)
+    wrapt.wrap_function_wrapper(
+        owner, attribute, lambda wrapped, instance, args, kwargs: wrapper(wrapped, instance, *args, **kwargs)
+    )
+    if owner is module:
+        _replace_copies(module, attribute, original)
+
+
+def _replace_copies(module: ModuleType, name: str, original: Any) -> None:
+    """Replace a function also where another module of the library has imported it by name before."""
+    library = module.__name__.partition(".")[0]
+    for path, other in list(sys.modules.items()):
+        # Not by getattr, which would import a lazy module.
+        if path.partition(".")[0] == library and getattr(other, "__dict__", {}).get(name) is original:
+            setattr(other, name, getattr(module, name))
 
 
 def place_of(module: ModuleType, name: str) -> tuple[Any, str]:

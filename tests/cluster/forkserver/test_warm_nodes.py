@@ -67,7 +67,8 @@ def test_forked_workers_on_jax_are_one_program_and_train_as_fresh_ones(spark, co
         from keras.models import Sequential
         from keras.utils import set_random_seed
 
-        set_random_seed(7)
+        if args["seeded"]:
+            set_random_seed(7)
         model = Sequential([Input((3,)), Dense(4, "relu"), Dense(1)])
         model.compile("sgd", "mse")
         history = model.fit(ctx.batches(16, features="features", label="label"), epochs=2, verbose=0).history
@@ -75,14 +76,19 @@ def test_forked_workers_on_jax_are_one_program_and_train_as_fresh_ones(spark, co
 
     settings = {"num_workers": 2, "env": {"KERAS_BACKEND": "jax"}}
     data = small_frame(spark, [40, 33])
-    fresh = tfos.run(spark, train, data=data, nodes=tfos.Nodes(warm_nodes=False), **settings)
-    tfos.run(spark, train, data=data, **settings)
+    seeded = {"seeded": True}
+    fresh = tfos.run(spark, train, seeded, data=data, nodes=tfos.Nodes(warm_nodes=False), **settings)
+    tfos.run(spark, train, seeded, data=data, **settings)
     wait_for(fork_servers)
     wait_for(lambda: tfos.run(spark, lambda args, ctx: is_warm(), env=settings["env"])["worker:0"])
     # A worker that imports neither keeps nobody waiting, although its process has both.
     idle = tfos.run(spark, lambda args, ctx: (is_warm(), "jax" in sys.modules), **settings)
     assert set(idle.values()) == {(True, False)}
-    forked = tfos.run(spark, train, data=data, **settings)
+    # Their weights begin at random, and alike.
+    one, other = tfos.run(spark, train, {"seeded": False}, data=data, **settings).values()
+    assert (one[0], one[2]) == (True, other[2])
+    np.testing.assert_equal(one[3], other[3])
+    forked = tfos.run(spark, train, seeded, data=data, **settings)
     for before, after in zip(fresh.values(), forked.values(), strict=True):
         assert (before[:2], after[:2]) == ((False, "DataParallel"), (True, "DataParallel"))
         np.testing.assert_allclose(before[2], after[2], rtol=1e-5)

@@ -1,8 +1,11 @@
 """Keras and TensorFlow as they are in a node: what is replaced there, and when."""
 
+import sys
+from types import ModuleType
+
 import pytest
 
-from tensorflowonspark.keras import fitting
+from tensorflowonspark.keras import fitting, hooks
 from tests.support.commands import run_python
 
 
@@ -104,3 +107,15 @@ def test_steps_of_a_division_are_rounded_down():
     bound = {"steps_per_epoch": 0.9 * 100 / 8, "validation_steps": 3, "x": 2.5}
     fitting._take_whole_steps(bound)
     assert bound == {"steps_per_epoch": 11, "validation_steps": 3, "x": 2.5}
+
+
+def test_a_function_is_wrapped_also_where_it_was_imported_by_name_before(monkeypatch):
+    def draw(text):
+        return int(text)
+
+    library, part, other = (ModuleType(name) for name in ("library_of_mine", "library_of_mine.part", "another_one"))
+    for module in (library, part, other):
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+        module.draw = draw
+    hooks.wrap(library, "draw", lambda wrapped, _, /, text: wrapped(text) + 1)
+    assert [each.draw("1") for each in (library, part, other)] == [2, 2, 1]

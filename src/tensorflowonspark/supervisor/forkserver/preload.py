@@ -17,7 +17,7 @@ from tensorflowonspark.keras.hooks import keras_backend, repairing_modules
 # on JAX may do without TensorFlow, and imports it by itself.
 _MODULES = {
     "tensorflow": ("tensorflowonspark.node.feed.dataset", "tensorflowonspark.keras.resuming"),
-    "jax": ("jax",),
+    "jax": ("keras",),
 }
 _RUNTIMES = ("jax", "torch")  # of Keras's backends beside TensorFlow
 
@@ -53,8 +53,6 @@ def preload(check: Callable[[], None] = lambda: None, niceness: int = 0) -> None
                     importlib.import_module(name)
                 if backend == "tensorflow":
                     _ = importlib.import_module("tensorflow").keras.layers  # Keras 3 or tf_keras, by the environment
-                else:
-                    importlib.import_module("keras")
         except BaseException as error:  # some libraries raise SystemExit
             failures.append(error)
 
