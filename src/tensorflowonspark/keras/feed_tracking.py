@@ -16,6 +16,7 @@ from typing import Any, Protocol
 from tensorflowonspark.keras.session import session
 
 _LENGTH, _ROWS = "_tensorflowonspark_length", "_tensorflowonspark_rows"
+_EQUAL = "_tensorflowonspark_equal"
 _DROPPING = ("Filter", "IgnoreErrors", "Skip", "Take", "Unique")  # in the names of classes of datasets
 
 
@@ -73,12 +74,26 @@ def note_length(dataset: Any, length: PassLength) -> None:
 
 def pass_length(dataset: Any) -> PassLength | None:
     """Return the length recorded for a dataset, or for one that it was made of by transformations which keep it."""
-    while not hasattr(dataset, _LENGTH):
+    length: PassLength | None = _recorded(dataset, _LENGTH)
+    return length
+
+
+def note_equal_steps(dataset: Any) -> None:
+    """Record that the datasets of this feed have equally many batches on all workers."""
+    setattr(dataset, _EQUAL, True)
+
+
+def has_equal_steps(dataset: Any) -> bool:
+    """Return whether that is recorded for a dataset, or for one that it was made of by transformations that keep it."""
+    return bool(_recorded(dataset, _EQUAL))
+
+
+def _recorded(dataset: Any, name: str) -> Any:
+    while not hasattr(dataset, name):
         if type(dataset) not in _of_same_length():
             return None
         (dataset,) = dataset._inputs()
-    length: PassLength = getattr(dataset, _LENGTH)
-    return length
+    return getattr(dataset, name)
 
 
 @cache

@@ -9,12 +9,12 @@ libraries name the origin of a dataset), which survives ``map``, ``prefetch`` an
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from tensorflowonspark.keras.feed_tracking import DataPath, row_counts
+from tensorflowonspark.keras.feed_tracking import DataPath, has_equal_steps, row_counts
 from tensorflowonspark.keras.provenance import Generator, any_reads_feed, sources
 from tensorflowonspark.keras.session import session
 from tensorflowonspark.keras.workers import has_several_workers
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 from tensorflowonspark.keras.hooks import setting, wrap
 
 _MARK = "tensorflowonspark_shard"
+_ASKS = "experimental_enable_get_next_as_optional"  # of the implementation of a strategy
 _predicts = ContextVar("predicts", default=False)
 
 
@@ -77,9 +78,41 @@ def distribute_shards_whole(tensorflow: ModuleType) -> None:
             return wrapped(_sorted(dataset), options)
         row_counts.note_dataset(dataset, DataPath.WHOLE)
         per_replica = _divided(dataset, replicas)
-        return strategy.distribute_datasets_from_function(lambda _context: per_replica)
+        with _ending_together(strategy) if _all_equal(strategy, dataset) else nullcontext():
+            return strategy.distribute_datasets_from_function(lambda _context: per_replica)
 
     wrap(tensorflow, "distribute.Strategy.experimental_distribute_dataset", distribute)
+
+
+def _all_equal(strategy: Any, dataset: Any) -> bool:
+    """Return whether the datasets of all workers, which distribute theirs now, have equally many batches."""
+    import tensorflow as tf
+
+    from tensorflowonspark.keras.collectives import reduced
+
+    if _predicts.get() or not tf.executing_eagerly():  # other workers need not predict as well
+        return False
+    replicas = len(strategy.extended.worker_devices)
+    own = [tf.constant(float(has_equal_steps(dataset)))] * replicas
+    (all_replicas,) = reduced(strategy, tf.distribute.ReduceOp.SUM, [own])
+    return int(all_replicas) == strategy.num_replicas_in_sync
+
+
+@contextmanager
+def _ending_together(strategy: Any) -> Iterator[None]:
+    """Distribute datasets that have equally many batches on all workers, for the duration of a block.
+
+    TensorFlow would otherwise ask all workers before each step whether one of them has a batch left.
+    """
+    asks = vars(strategy.extended).get(_ASKS)
+    if asks is None:  # another version of TensorFlow
+        yield
+        return
+    setattr(strategy.extended, _ASKS, False)
+    try:
+        yield
+    finally:
+        setattr(strategy.extended, _ASKS, asks)
 
 
 def leave_devices_untuned(tensorflow: ModuleType) -> None:

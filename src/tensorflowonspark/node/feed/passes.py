@@ -70,7 +70,7 @@ class Passes:
         self._seed = seed
         self._first_step = first_step
         self._on_epoch_end = on_epoch_end
-        self._alone = alone
+        self.alone = alone
         self._known: tuple[Rows, EpochPlan] | None = None  # once all rows are there
         self._begin = 0, 0  # epoch and step of the next pass; an abandoned one does not count
         self._epoch = 0  # of the current pass, or of the next one if none has begun
@@ -138,7 +138,7 @@ class Passes:
         batch : int
             The steps of the epoch.
         """
-        if self._known is None or self._alone:
+        if self._known is None or self.alone:
             return None
         plan, epoch = self._known[1], self._epoch
         if not batch:
@@ -218,7 +218,7 @@ class Passes:
             yield self._hand_out(len(block.sizes), batch, real_only)
 
     def _pass(self, empty: Allocate, *, real_only: bool) -> Iterator[tuple[Block, Batch]]:
-        arriving, selection, alone = self._share.arriving, self.selection, self._alone
+        arriving, selection, alone = self._share.arriving, self.selection, self.alone
         resumed = self._first_step or self._begin != (0, 0)
         self._takes_parts = arriving is not None and arriving.begin_pass(may_be_first=not (resumed or real_only))
         self._counts = self._takes_parts or not real_only
@@ -283,7 +283,7 @@ class Passes:
     def _all_rows(self) -> tuple[Rows, EpochPlan]:
         """Wait until all rows are there; return them and the plan of an epoch."""
         if self._known is None:
-            rows, plan = self._share.all_rows(self.selection, self.shares, alone=self._alone)
+            rows, plan = self._share.all_rows(self.selection, self.shares, alone=self.alone)
             self._known = rows, plan
             if first := self._first_step:
                 taken = self._share.taken_before(first)
