@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tensorflowonspark.keras.feed_tracking import note_length, pass_length
+from tensorflowonspark.keras.feed_tracking import has_equal_steps, note_equal_steps, note_length, pass_length
 from tensorflowonspark.keras.shards import _divided, _without_tuning, is_shard, mark_shard
 from tests.support.commands import run_python
 
@@ -74,3 +74,11 @@ def test_a_pass_is_as_long_as_what_its_dataset_is_made_of():
     kept = data.map(lambda x: x + 1).map(lambda x: x, num_parallel_calls=tf.data.AUTOTUNE).prefetch(2)
     assert pass_length(_without_tuning(kept)) == "length"
     assert pass_length(kept.batch(2)) is None
+
+
+def test_equally_many_batches_are_known_of_what_keeps_the_length():
+    data = tf.data.Dataset.range(4)
+    assert not has_equal_steps(data)
+    note_equal_steps(data)
+    assert has_equal_steps(_without_tuning(mark_shard(data.map(lambda x: x + 1)).prefetch(2)))
+    assert not has_equal_steps(data.take(2))
