@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import time
+import traceback
 from itertools import repeat
 
 from benchmarks.common.rounds import serve_rounds
@@ -75,7 +76,7 @@ def _fit(strategy, settings):
     def epoch():
         ends = []
         notes = _keras(settings).callbacks.LambdaCallback(
-            on_train_batch_end=lambda *_: ends.append(time.perf_counter())
+            on_train_batch_end=lambda *_, **__: ends.append(time.perf_counter())
         )
         model.fit(dataset, steps_per_epoch=settings["steps"], verbose=0, callbacks=[notes])
         return ends
@@ -174,6 +175,8 @@ def main(settings):
             return {"begin": ends[0] - began, "step": (ends[-1] - ends[0]) / (len(ends) - 1)}
 
         serve_rounds(run_round)
+    except Exception:
+        traceback.print_exc()  # the process does not end by it
     finally:
         for each in others:
             each.kill()
