@@ -95,7 +95,7 @@ def _all_equal(strategy: Any, dataset: Any) -> bool:
     replicas = len(strategy.extended.worker_devices)
     own = [tf.constant(float(has_equal_steps(dataset)))] * replicas
     (all_replicas,) = reduced(strategy, tf.distribute.ReduceOp.SUM, [own])
-    return int(all_replicas) == strategy.num_replicas_in_sync
+    return bool(int(all_replicas) == strategy.num_replicas_in_sync)
 
 
 @contextmanager

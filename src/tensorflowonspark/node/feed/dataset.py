@@ -54,14 +54,13 @@ def make_dataset(passes: Passes, measure: Measure | None = None) -> tf.data.Data
     dataset = _from_generator(arrays, selection)
     if in_blocks:
         dataset = dataset.rebatch(batch_rows)
-    planned = passes.steps is not None and passes.plan is not None
-    if planned:
+    if passes.steps is not None and passes.plan is not None:
         if passes.plan.own_steps < passes.steps:  # it makes the start of each pass longer
             dataset = dataset.concatenate(_empty_batches(passes.steps - passes.plan.own_steps, selection))
         dataset = dataset.apply(tf.data.experimental.assert_cardinality(passes.steps))
     dataset = mark_shard(dataset).prefetch(_PREFETCH_BATCHES)
     note_batch_rows(dataset, batch_rows)
-    if planned and not passes.alone:
+    if passes.steps is not None and not passes.alone:
         note_equal_steps(dataset)
     if passes.arrive:
         note_length(dataset, passes)

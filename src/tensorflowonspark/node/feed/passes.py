@@ -46,7 +46,7 @@ class Passes:
 
     Attributes
     ----------
-    selection, shares
+    selection, shares, alone
         The same.
     arrive : bool
         Whether the rows arrive, so that nobody knows the number of steps.
