@@ -14,6 +14,7 @@ _SHOWN = (
     "parts",
     "scale",
     "nodes",
+    "workers",
     "seeds",
     "epochs",
     "base",
