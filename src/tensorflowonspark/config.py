@@ -172,7 +172,7 @@ class ClusterConfig(Logs, Dashboard, Network, Nodes):
 
     spec: ClusterSpec = field(kw_only=False)  # of an elastic cluster: with the most workers, or those of this attempt
     program: bytes = field(kw_only=False, repr=False)  # the user's function and its arguments, by cloudpickle
-    imports_library: bool = False  # the program, as far as its text says
+    imports_framework: bool = False  # the program, as far as its text says
     min_workers: int | None = None  # of an elastic cluster
     env: dict[str, str] = field(default_factory=dict)
     restarts: RestartPolicy = field(default_factory=lambda: RestartPolicy(0))

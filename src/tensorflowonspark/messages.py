@@ -334,7 +334,7 @@ class Active(ToDriver):
 
 
 @dataclass(frozen=True)
-class LibraryImported(ToSupervisor):
+class FrameworkImported(ToSupervisor):
     """The program has imported TensorFlow, or Keras with JAX, which the node's process did not have at its start."""
 
 

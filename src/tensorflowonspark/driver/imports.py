@@ -14,7 +14,7 @@ from tensorflowonspark.config import ClusterConfig
 from tensorflowonspark.supervisor.forkserver.compatibility import is_read_at_import
 
 _BYTES = 4 << 20  # of a pickle, which begins with the function, or the script and its files
-_LIBRARY = re.compile(rb"\b(tensorflow|tf_keras|keras|jax)\b")
+_FRAMEWORK = re.compile(rb"\b(tensorflow|tf_keras|keras|jax)\b")
 _SETS = re.compile(rb"\b(environ|putenv)\b")
 _VARIABLE = re.compile(rb"\b[A-Z][A-Z0-9]*_[A-Z0-9_]+\b")
 _OWN = "tensorflowonspark."  # modules that only read them
@@ -38,7 +38,7 @@ def expect_imports(config: ClusterConfig, function: Any) -> ClusterConfig:
     --------
     >>> from tensorflowonspark.config import ClusterConfig, ClusterSpec
     >>> config = ClusterConfig(ClusterSpec(1), b"import keras", warm_nodes=True)
-    >>> expect_imports(config, None).imports_library
+    >>> expect_imports(config, None).imports_framework
     True
     >>> config = ClusterConfig(ClusterSpec(1), b"os.environ['KERAS_BACKEND'] = 'jax'; import keras", warm_nodes=True)
     >>> expect_imports(config, None).warm_nodes
@@ -48,7 +48,7 @@ def expect_imports(config: ClusterConfig, function: Any) -> ClusterConfig:
     sets = _may_set(pickled) or (_may_set(source) and not function.__module__.startswith(_OWN))
     return replace(
         config,
-        imports_library=bool(_LIBRARY.search(pickled) or _LIBRARY.search(source)),
+        imports_framework=bool(_FRAMEWORK.search(pickled) or _FRAMEWORK.search(source)),
         warm_nodes=config.warm_nodes and not sets,
     )
 

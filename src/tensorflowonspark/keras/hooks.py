@@ -160,7 +160,7 @@ def wrap(module: ModuleType, name: str, wrapper: Callable[..., Any]) -> None:
     wrapt.wrap_function_wrapper(
         owner, attribute, lambda wrapped, instance, args, kwargs: wrapper(wrapped, instance, *args, **kwargs)
     )
-    if owner is module and isinstance(module, ModuleType):
+    if owner is module:
         _replace_copies(module, attribute, original)
 
 

@@ -50,9 +50,10 @@ _current: ContextVar[tuple[Any, TrackedBatch] | None] = ContextVar("model and ba
 def tracking(model: Any, sample_weight: Any) -> Iterator[None]:
     """Have a model's trackers count the real rows of a batch, for the duration of a step of its only replica."""
     real = None if current_step() else real_rows(sample_weight)
-    with setting(
-        _current, None if real is None else (model, TrackedBatch(real, is_averaged(tf.nest.flatten(model.loss))))
-    ):
+    current = None
+    if real is not None:
+        current = model, TrackedBatch(real, is_averaged(tf.nest.flatten(model.loss)))
+    with setting(_current, current):
         yield
 
 

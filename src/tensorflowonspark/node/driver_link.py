@@ -32,9 +32,9 @@ from tensorflowonspark.feed_messages import (
 )
 from tensorflowonspark.messages import (
     Contributed,
+    FrameworkImported,
     Heartbeat,
     KerasImported,
-    LibraryImported,
     Member,
     MemberReplaced,
     Members,
@@ -55,7 +55,7 @@ from tensorflowonspark.transport import Credentials, seal
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
-_REPORTS = (KerasImported, LibraryImported, TrainingTotals)
+_REPORTS = (KerasImported, FrameworkImported, TrainingTotals)
 _links: "WeakSet[Link]" = WeakSet()
 _ORPHAN_GUARD_SECONDS = 1.0  # for the orphan guard to end this process and to remove its private directory
 _TENSORFLOW = str(Path("tensorflow", "python"))

@@ -29,8 +29,8 @@ from tensorflowonspark.keras import hooks, rounds, training_events, workers
 from tensorflowonspark.keras.jax import cluster as jax_cluster
 from tensorflowonspark.messages import (
     Failed,
+    FrameworkImported,
     KerasImported,
-    LibraryImported,
     Member,
     NodeReady,
     ProgramBegun,
@@ -109,17 +109,17 @@ def run_node(pipe: Connection) -> None:
         )
     else:
         rounds.connect(None)
-    library = "keras" if hooks.keras_backend() == "jax" else "tensorflow"
-    if library not in sys.modules:
+    framework = "keras" if hooks.keras_backend() == "jax" else "tensorflow"
+    if framework not in sys.modules:
         begun = time.process_time()
 
         def imported(_: object) -> None:
-            link.send(LibraryImported())
+            link.send(FrameworkImported())
             if problem := bytecode_problem():
                 seconds = time.process_time() - begun
                 _log.warning("TensorFlow was imported after %.0f s of processor time: %s", seconds, problem)
 
-        wrapt.register_post_import_hook(imported, library)
+        wrapt.register_post_import_hook(imported, framework)
     link.send(run_program(setup, members, link, feed_server))
     link.wait_for_stop()
     # Run the exit functions of the program and of TensorFlow, which remove temporary files. The supervisor kills a node

@@ -74,7 +74,7 @@ class NodeProcess:
         local_directory = assignment.local_directory
         if config.warm_nodes and local_directory and not assignment.gpus and ForkServer.is_safe(environment):
             self._fork_server = ForkServer(local_directory, assignment.jvm_pid, environment)
-        first = config.imports_library and is_crowded(assignment.nodes_here)
+        first = config.imports_framework and is_crowded(assignment.nodes_here)
         fork = partial(self._fork_server.fork, output=writing, first=first) if self._fork_server else None
         self._process, self.pipe = processes.start(
             "tensorflowonspark.node",

@@ -24,8 +24,8 @@ from tensorflowonspark.messages import (
     Connected,
     Detach,
     Failed,
+    FrameworkImported,
     Heartbeat,
-    LibraryImported,
     Lines,
     Member,
     Members,
@@ -238,7 +238,7 @@ class Supervisor:
         self._reply_to_probe()
 
     @_handle.register
-    def _(self, _message: LibraryImported) -> None:
+    def _(self, _message: FrameworkImported) -> None:
         self._node.ensure_fork_server()
 
     @_handle.register

@@ -20,7 +20,7 @@ import wrapt
 
 from tensorflowonspark import processes
 from tensorflowonspark.config import ClusterConfig, ClusterSpec
-from tensorflowonspark.messages import LibraryImported, Member, Members, NodeReady, ProgramBegun, Returned, Stop
+from tensorflowonspark.messages import FrameworkImported, Member, Members, NodeReady, ProgramBegun, Returned, Stop
 from tensorflowonspark.node.driver_link import NodeSetup
 from tensorflowonspark.supervisor.forkserver.client import ForkServer
 from tensorflowonspark.supervisor.forkserver.rendezvous import Rendezvous
@@ -111,7 +111,7 @@ class Node:
 
     def result(self):
         message = opened(self._pipe.recv())
-        assert isinstance(message, (ProgramBegun, Returned, LibraryImported)), message
+        assert isinstance(message, (ProgramBegun, Returned, FrameworkImported)), message
         return pickle.loads(message.result) if isinstance(message, Returned) else self.result()
 
     def output(self):

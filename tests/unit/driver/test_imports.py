@@ -8,10 +8,10 @@ from tensorflowonspark.driver.program import serialize_program
 
 
 def expected(function):
-    """Return whether one of the libraries is expected to be imported, and whether nodes may be forked."""
+    """Return whether a framework is expected to be imported, and whether nodes may be forked."""
     config = ClusterConfig(ClusterSpec(1), serialize_program(function, None), warm_nodes=True)
     config = expect_imports(config, function)
-    return config.imports_library, config.warm_nodes
+    return config.imports_framework, config.warm_nodes
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import json
 import os
 import time
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -32,7 +32,8 @@ class Workers:
             self.during()
             return str(target)
 
-        module = SimpleNamespace(save_model=save_model)
+        module = ModuleType("a_library")
+        module.save_model = save_model
         shared_paths.save_whole(module)
         return module.save_model(worker, path, **options)
 
