@@ -122,7 +122,7 @@ def measure(options, log):
 
 
 def _shown(result):
-    shown = {name: f"{result[name]:.2f} s" for name in ("write", "start", "step", "first", "epoch", "whole")}
+    shown = {name: f"{result[name]:.2f} s" for name in ("write", "start", "program", "first", "epoch", "whole")}
     return ", ".join(f"{name} {seconds}" for name, seconds in shown.items()) + f", loss {result['loss']:.3f}"
 
 

@@ -26,14 +26,16 @@ def rows_of(directory, rank):
 
 def work(request):
     """Return what `training.train` returns."""
-    began = time.time()
+    times = [time.time()]
     import tensorflow as tf
     import tf_keras
 
+    times.append(time.time())
     with tf.distribute.MultiWorkerMirroredStrategy().scope():
         model = training.build(tf_keras, request["model"])
+    times.append(time.time())
     rows = rows_of(request["directory"], request["rank"])
-    return training.train(tf_keras, model, rows, began, request["rows"] // training.BATCH)
+    return training.train(tf_keras, model, rows, times, request["rows"] // training.BATCH)
 
 
 if __name__ == "__main__":

@@ -21,15 +21,18 @@ _ENVIRONMENTS = {"ours": {}, "jax": {"KERAS_BACKEND": "jax"}, "tf_keras": {"TF_U
 
 def program(args, ctx):
     """Train on a node."""
-    began = time.time()
+    times = [time.time()]
     keras = importlib.import_module("tf_keras" if args["on"] == "tf_keras" else "keras")
+    times.append(time.time())
     rows = {"features": "features", "label": "label", "shapes": {"features": (passes.WIDTH,)}}
     if args["on"] == "jax":
         model = training.build(keras, args["model"])
-        return training.train(keras, model, ctx.batches(training.BATCH, **rows), began)
+        times.append(time.time())
+        return training.train(keras, model, ctx.batches(training.BATCH, **rows), times)
     with ctx.strategy().scope():
         model = training.build(keras, args["model"])
-    return training.train(keras, model, ctx.dataset(training.BATCH, **rows), began)
+    times.append(time.time())
+    return training.train(keras, model, ctx.dataset(training.BATCH, **rows), times)
 
 
 def ours(spark, frame, request):

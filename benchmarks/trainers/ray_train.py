@@ -19,15 +19,17 @@ _PROCESSORS = 4  # that Ray may assign: two for the workers, two for reading
 
 def work(config):
     """Train on a worker; leave what `training.train` returns in a file."""
-    began = time.time()
+    times = [time.time()]
     import tensorflow as tf
     import tf_keras
 
+    times.append(time.time())
     with tf.distribute.MultiWorkerMirroredStrategy().scope():
         model = training.build(tf_keras, config["model"])
+    times.append(time.time())
     shard = ray.train.get_dataset_shard("train")
     rows = shard.to_tf("features", "label", batch_size=training.BATCH, local_shuffle_buffer_size=_SHUFFLE_BUFFER)
-    notes = training.train(tf_keras, model, prepare_dataset_shard(rows), began)
+    notes = training.train(tf_keras, model, prepare_dataset_shard(rows), times)
     rank = ray.train.get_context().get_world_rank()
     (Path(config["scratch"]) / f"worker-{rank}.json").write_text(json.dumps(notes))
 

@@ -4,7 +4,7 @@ from statistics import median
 
 from benchmarks.common.report import Target, median_and_range, table, targets
 from benchmarks.peers.passes import WIDTH
-from benchmarks.trainers.training import BATCH, CLASSES, EPOCHS, LAYERS, size_of
+from benchmarks.trainers.training import BATCH, CLASSES, EPOCHS, LAYERS, STAGES, size_of
 
 TITLES = {
     "ours": "ours: Keras 3, `MultiWorkerMirroredStrategy`",
@@ -13,6 +13,15 @@ TITLES = {
     "hand": "by hand: Parquet, `TF_CONFIG`, `tf_keras`, `MultiWorkerMirroredStrategy`",
     "ray": "Ray Train: Parquet, `TensorflowTrainer`, `tf_keras`",
 }
+_SHOWN_STAGES = (
+    "writing files",
+    "until both programs run",
+    "import",
+    "strategy and model",
+    "rows as a dataset",
+    "until `fit` begins",
+    "first step",
+)
 _OTHERS = {"hand": "two processes by hand", "ray": "Ray Train"}
 
 
@@ -102,9 +111,10 @@ def _stages(results):
     rows = []
     for model in [model for model in LAYERS if model in results]:
         for name in [name for name in TITLES if name in results[model]["found"]]:
-            seconds = [_median(results, model, name, lambda each, at=at: each[at]) for at in ("write", "start", "step")]
-            rows.append([model, TITLES[name], *(f"{each:.1f} s" for each in seconds)])
-    return table(["model", "", "writing files", "until both programs run", "to the end of the first step"], rows)
+            before = [_median(results, model, name, lambda each, at=at: each[at]) for at in ("write", "start")]
+            stages = [_median(results, model, name, lambda each, at=at: each["stages"][at]) for at in STAGES]
+            rows.append([model, TITLES[name], *(f"{each:.1f} s" for each in (*before, *stages))])
+    return table(["model", "", *_SHOWN_STAGES], rows)
 
 
 def report(results):

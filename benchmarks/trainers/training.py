@@ -14,6 +14,7 @@ EPOCHS = 3
 BATCH = 256  # rows of one step over both workers
 CLASSES = 10
 _RATE = 0.05
+STAGES = ("import", "model", "data", "fit", "step")  # of a worker's program, each up to the next
 LAYERS = {"small": (64,), "middle": (2048, 1664), "large": (6656, 6656)}  # the widths of the hidden ones
 _STEPS = {"small": 100, "middle": 10, "large": 2}  # of an epoch
 
@@ -55,7 +56,7 @@ def _initial(random, shape):
     return (random.random(shape, np.float32) * 2 - 1) * np.float32(np.sqrt(6 / sum(shape)))
 
 
-def train(keras, model, rows, began, steps_per_epoch=None):
+def train(keras, model, rows, times, steps_per_epoch=None):
     """Train on a worker.
 
     Parameters
@@ -66,17 +67,18 @@ def train(keras, model, rows, began, steps_per_epoch=None):
         From `build`.
     rows : object
         What ``fit`` takes; a pass over it is an epoch, unless it has no end.
-    began : float
-        The time at which the worker's program began.
+    times : list of float
+        When the worker's program began, had imported its libraries, and had its model.
     steps_per_epoch : int, optional
         Of rows without an end.
 
     Returns
     -------
     dict
-        The times at which the program began, and at which the first step and each epoch ended; the number of steps,
-        the mean loss of the last epoch, and the most bytes of memory.
+        The times at which each of `STAGES` began, and at which the first step and each epoch ended; the number of
+        steps, the mean loss of the last epoch, and the most bytes of memory.
     """
+    times.append(time.time())
     firsts, ends, steps = [], [], []
 
     def on_step(_, logs):
@@ -86,12 +88,13 @@ def train(keras, model, rows, began, steps_per_epoch=None):
             firsts.append(time.time())
 
     notes = keras.callbacks.LambdaCallback(
-        on_train_batch_end=on_step, on_epoch_end=lambda _, __: ends.append(time.time())
+        on_train_begin=lambda _: times.append(time.time()),
+        on_train_batch_end=on_step,
+        on_epoch_end=lambda _, __: ends.append(time.time()),
     )
     history = model.fit(rows, epochs=EPOCHS, steps_per_epoch=steps_per_epoch, verbose=0, callbacks=[notes]).history
     return {
-        "began": began,
-        "first": firsts[0],
+        "stages": [*times, firsts[0]],
         "ends": ends,
         "steps": len(steps),
         "loss": float(history["loss"][-1]),
@@ -119,12 +122,14 @@ def spans(found, steps):
     taken = [each["steps"] for each in workers]
     if taken != [EPOCHS * steps] * 2:
         raise ValueError(f"the workers have taken {taken} steps, and not {EPOCHS * steps} each")
-    began, first = (max(each[name] for each in workers) for name in ("began", "first"))
+    began, first = (max(each["stages"][place] for each in workers) for place in (0, -1))
+    stages = [np.diff(each["stages"]) for each in workers]
     begin, end = (max(each["ends"][place] for each in workers) for place in (0, -1))
     return {
         "write": found["written"] - found["call"],
         "start": began - found["written"],
-        "step": first - began,
+        "program": first - began,
+        "stages": dict(zip(STAGES, np.mean(stages, axis=0).tolist(), strict=True)),
         "first": first - found["call"],
         "epoch": (end - begin) / (EPOCHS - 1),
         "whole": found["returned"] - found["call"],
