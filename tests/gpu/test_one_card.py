@@ -110,4 +110,4 @@ def test_two_workers_that_train_alone_share_a_card():
     settings = {"TFOS_JAX_ALONE": "1", "XLA_PYTHON_CLIENT_MEM_FRACTION": "0.3"}
     with gpu_cluster(lambda _, ctx: fitted(*rows())[0], num_workers=2, env=settings) as cluster:
         first, second = cluster.shutdown(150).values()
-    np.testing.assert_array_equal(first, second)
+    np.testing.assert_allclose(first, second, rtol=1e-5)  # the last digits may differ
