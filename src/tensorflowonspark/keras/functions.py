@@ -23,7 +23,7 @@ import tensorflow as tf
 from tensorflowonspark.keras.global_batch import of_replicas, on_replica
 from tensorflowonspark.keras.hooks import wrap
 from tensorflowonspark.keras.step_logs import StepLogs
-from tensorflowonspark.keras.steps import build_in_advance, can_be_called, refuse_custom_step
+from tensorflowonspark.keras.steps import build_in_advance, can_be_called, refuse_custom_step, refuse_own_scales
 from tensorflowonspark.keras.workers import has_several_workers
 
 
@@ -44,6 +44,8 @@ def _making(name: str) -> Callable[..., Any]:
         attribute = f"{name}_function"
         if force or getattr(model, attribute) is None:
             refuse_custom_step(model, f"{name}_step")
+            if name == "train":
+                refuse_own_scales(model)
             setattr(model, attribute, _function(model, getattr(model, f"{name}_step")))
         return getattr(model, attribute)
 
@@ -146,7 +148,7 @@ def _concatenated(values: Any) -> Any:
 
 def _build(wrapped: Any, model: Any, /, iterator: Any = None, data_batch: Any = None) -> None:
     """Build a model, in place of Keras's ``_maybe_symbolic_build``."""
-    if model._distribute_strategy is None:
+    if not _made_under_strategy(model):
         wrapped(iterator=iterator, data_batch=data_batch)
         return
     if iterator is not None:
@@ -161,6 +163,11 @@ def _build(wrapped: Any, model: Any, /, iterator: Any = None, data_batch: Any = 
             wrapped(iterator=iterator, data_batch=data_batch)
     if data_batch is not None:
         build_in_advance(model, data_batch)
+
+
+def _made_under_strategy(model: Any) -> bool:
+    with model.distribute_strategy.scope():  # TensorFlow's default, of a model that was made in the scope of none
+        return bool(tf.distribute.has_strategy())
 
 
 def _zeros(rows: int, spec: Any) -> Any:

@@ -23,26 +23,26 @@ from tensorflowonspark.keras.global_batch import current_step
 from tensorflowonspark.keras.hooks import setting, wrap
 from tensorflowonspark.keras.own_losses import weighted
 
-# Replicas run their steps in separate threads, with a value each.
-_summed: ContextVar[bool] = ContextVar("gradients are the sum over all replicas", default=False)
+# Replicas run their steps in separate threads, with a value each: the graph in which gradients are the sum over all.
+_summed: ContextVar[Any] = ContextVar("graph of sums", default=None)
 _only_building: ContextVar[bool] = ContextVar("optimizers only make their variables", default=False)
 
 
 def sum_gradients_first(keras: ModuleType) -> None:
     """Have all optimizers sum gradients first (called after the import of Keras)."""
 
-    def apply_gradients(wrapped: Any, optimizer: Any, /, grads: Any, trainable_variables: Any) -> None:
+    def apply_gradients(wrapped: Any, _optimizer: Any, /, grads: Any, trainable_variables: Any) -> None:
         if _only_building.get():
             return
         if not _on_replica():
             wrapped(grads, trainable_variables)
             return
         total = _sum(grads)
-        with setting(_summed, True):
-            _apply(optimizer, total, trainable_variables)
+        with _with_sums():
+            wrapped(total, trainable_variables)
 
     def sum_once(wrapped: Any, _optimizer: Any, /, grads_and_vars: Any) -> Any:
-        return grads_and_vars if _summed.get() else wrapped(grads_and_vars)
+        return wrapped(grads_and_vars) if _summed.get() is None else grads_and_vars
 
     wrap(keras, "Optimizer._backend_apply_gradients", apply_gradients)
     wrap(keras, "Optimizer._all_reduce_sum_gradients", sum_once)
@@ -60,16 +60,31 @@ def agree_on_loss_scale(keras: ModuleType) -> None:
         if not _on_replica():
             wrapped(*args, **kwargs)
             return
-        with setting(_summed, True):
+        with _with_sums():
             wrapped(*args, **kwargs)
 
     wrap(keras, "optimizers.LossScaleOptimizer.apply", apply)
     wrap(keras, "optimizers.LossScaleOptimizer._stateful_handle_finite_grads", update)
 
 
+def branch_on_all_replicas(core: ModuleType) -> None:
+    """Have optimizers enter a branch for all replicas at once (called after the import of Keras's ``cond``)."""
+
+    def cond(wrapped: Any, _: Any, /, pred: Any, true_fn: Any, false_fn: Any) -> Any:
+        # Not in a graph within the step's, as that of a schedule which is a tf.function.
+        is_of_step = _summed.get() is tf.compat.v1.get_default_graph() and _on_replica()
+        return (_branch if is_of_step else wrapped)(pred, true_fn, false_fn)
+
+    wrap(core, "cond", cond)
+
+
 def only_building() -> AbstractContextManager[None]:
     """Have optimizers make the variables for their gradients without an update, for the duration of a block."""
     return setting(_only_building, True)
+
+
+def _with_sums() -> AbstractContextManager[None]:
+    return setting(_summed, tf.compat.v1.get_default_graph())
 
 
 def _on_replica() -> bool:
@@ -81,7 +96,7 @@ def _on_replica() -> bool:
 
 def _sum(grads: Sequence[Any]) -> list[Any]:
     """Return the sum of each gradient over all replicas, unless they are summed already."""
-    if _summed.get() or all(each is None for each in grads):
+    if _summed.get() is not None or all(each is None for each in grads):
         return list(grads)
     known = [each for each in weighted(grads) if each is not None]
     step, add = current_step(), partial(tf.distribute.get_replica_context().all_reduce, tf.distribute.ReduceOp.SUM)
@@ -95,63 +110,23 @@ def _sum(grads: Sequence[Any]) -> list[Any]:
     return [None if each is None else next(found) for each in grads]
 
 
-def _apply(optimizer: Any, grads: Sequence[Any], variables: Sequence[Any]) -> None:
-    """Apply gradients as ``BaseOptimizer._backend_apply_gradients`` does, with branches for all replicas at once."""
+def _branch(pred: Any, true_fn: Callable[[], Any], false_fn: Callable[[], Any]) -> Any:
+    """Return what one of two functions returns, called on all replicas by a condition that is the same on all of them.
 
-    def update(gradients: Sequence[Any]) -> None:
-        optimizer._apply_weight_decay(variables)
-        optimizer._backend_update_step(gradients, variables, optimizer.learning_rate)
+    Keras's ``cond`` would call it on each replica, where a branch must not communicate.
+    """
 
-    steps = optimizer.gradient_accumulation_steps
-    if steps:
-        accumulators = [optimizer._accumulated_gradients[optimizer._get_variable_index(each)] for each in variables]
-        mean = [(grad + accumulated) / steps for grad, accumulated in zip(grads, accumulators, strict=True)]
-        clipped = optimizer._clip_gradients(mean)
+    def for_all_replicas(strategy: tf.distribute.Strategy, pred: Any, true_fn: Any, false_fn: Any) -> Any:
+        def call_each(functions: Any) -> Callable[[], Any]:
+            return lambda: strategy.extended.call_for_each_replica(_call_with_sums, args=(functions,))
 
-        def update_and_reset() -> None:
-            update(clipped)
-            for each in accumulators:
-                each.assign(tf.zeros(each.shape, each.dtype))
-
-        def accumulate() -> None:
-            for each, grad in zip(accumulators, grads, strict=True):
-                each.assign(each + grad)
-
-        _branch(
-            (optimizer._iterations + 1) % steps == 0,
-            update_and_reset,
-            accumulate,
-        )
-    else:
-        update(optimizer._clip_gradients(grads))
-    if not optimizer.use_ema:
-        return
-    optimizer._update_model_variables_moving_average(optimizer._trainable_variables)
-    if optimizer.ema_overwrite_frequency:
-        _branch(
-            (optimizer.iterations + 1) % optimizer.ema_overwrite_frequency == 0,
-            lambda: optimizer._overwrite_model_variables_with_average_value(optimizer._trainable_variables),
-            lambda: None,
-        )
-
-
-def _branch(condition: Any, on_true: Callable[[], None], on_false: Callable[[], None]) -> None:
-    """Call one of two functions on all replicas, by a condition that is the same on all of them."""
-
-    def for_all_replicas(strategy: tf.distribute.Strategy, condition: Any, on_true: Any, on_false: Any) -> None:
-        def call_each(functions: Any) -> Callable[[], None]:
-            def call() -> None:
-                strategy.extended.call_for_each_replica(_call_with_sums, args=(functions,))
-
-            return call
-
-        one = strategy.experimental_local_results(condition)[0]
-        tf.cond(one, call_each(on_true), call_each(on_false))
+        return tf.cond(strategy.experimental_local_results(pred)[0], call_each(true_fn), call_each(false_fn))
 
     replica = tf.distribute.get_replica_context()
-    replica.merge_call(for_all_replicas, args=(tf.convert_to_tensor(condition), on_true, on_false))
+    return replica.merge_call(for_all_replicas, args=(tf.convert_to_tensor(pred), true_fn, false_fn))
 
 
-def _call_with_sums(function: Callable[[], None]) -> None:
-    with setting(_summed, True):
-        function()
+def _call_with_sums(function: Callable[[], Any]) -> Any:
+    """Return what a function returns, as tensors of this replica: TensorFlow would take one that all have for one."""
+    with _with_sums():
+        return tf.nest.map_structure(lambda each: None if each is None else tf.identity(each), function())

@@ -42,16 +42,17 @@ def _length_of(adapter: Any) -> PassLength | None:
     return pass_length(adapter.get_tf_dataset()) if isinstance(adapter, TFDatasetAdapter) else None
 
 
-def show_known_steps(module: ModuleType) -> None:
+def show_known_steps(keras: ModuleType) -> None:
     """Show the steps known so far in the progress bar of a pass whose length becomes known only in it.
 
-    Called after the import of Keras's ``progbar_logger``.
+    Called after the import of Keras.
     """
 
-    def update(wrapped: Any, logger: Any, /, *args: Any, **kwargs: Any) -> Any:
-        length, batch = session.length, args[0]
+    def update(wrapped: Any, logger: Any, /, batch: int, *args: Any, **kwargs: Any) -> Any:
+        length = session.length
         if logger.target is None and length is not None and logger.progbar is not None:
             logger.progbar.target = max(length.known_steps, batch + 2)  # at its target the bar would end its line
-        return wrapped(*args, **kwargs)
+        return wrapped(batch, *args, **kwargs)
 
-    wrap(module, "ProgbarLogger._update_progbar", update)
+    for each in ("train", "test", "predict"):
+        wrap(keras, f"callbacks.ProgbarLogger.on_{each}_batch_end", update)

@@ -159,7 +159,9 @@ def any_reads_feed(origins: Iterable[SourceReader]) -> bool:
 
 def add_source(dataset: Any, *added: SourceReader) -> None:
     """Add sources to a dataset, to its tensor, and to the functions that make it."""
-    tensor = dataset._variant_tensor
+    import tensorflow as tf  # its import is complete by now
+
+    tensor = tf.data.experimental.to_variant(dataset)
     holders = [dataset, tensor]
     graph = getattr(tensor, "graph", None) if not hasattr(tensor, "numpy") else None
     while graph is not None:  # those of functions, from the innermost
@@ -202,9 +204,13 @@ def track_datasets(tensorflow: ModuleType) -> None:
 
 
 def _collect_sources(wrapped: Any, dataset: Any, /, *args: Any, **kwargs: Any) -> None:
+    import tensorflow as tf
+
     wrapped(*args, **kwargs)
     with suppress(NotImplementedError, AttributeError):  # datasets that do not expose their inputs
-        found = frozenset[SourceReader]().union(*map(sources, [dataset._variant_tensor, *dataset._inputs()]))
+        found = frozenset[SourceReader]().union(
+            *map(sources, [tf.data.experimental.to_variant(dataset), *dataset._inputs()])
+        )
         for function in dataset._functions():
             concrete = function.function
             found = found.union(*map(sources, [concrete.graph, *concrete.captured_inputs]))

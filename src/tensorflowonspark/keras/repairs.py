@@ -27,11 +27,14 @@ PLACED = "a layer on another node"
 TABLES = "ShardedEmbedding"
 
 
-def _repair(function: str, module: str, feature: str, *names: str, required: bool = True) -> Repair:
-    return Repair(module, feature, names, function, required)
+def _repair(
+    function: str, module: str, feature: str, *names: str, required: bool = True, elsewhere: str = ""
+) -> Repair:
+    return Repair(module, feature, names, elsewhere, function, required)
 
 
 _TRAINER = "keras.src.backend.tensorflow.trainer"
+_CORE = ("keras.src.backend.tensorflow.core", "keras.src.backend.tensorflow.ops.core")  # up to Keras 3.15, and since
 _ADAPTERS = "keras.src.trainers.data_adapters"
 _COLLECTIVES = "tensorflow.python.distribute.collective_all_reduce_strategy"
 _FIT_EVENTS = ("on_epoch_begin", "on_train_batch_end", "on_test_begin", "on_epoch_end")
@@ -43,9 +46,8 @@ ADAPTS = tuple(f"layers.{name}.adapt" for name in _ADAPTED)
 
 GOES_ON = Use("keras", "a training that goes on at an epoch", ("Model()._initial_epoch",))
 REPAIRS = (  # in order: functions are replaced before they are wrapped
-    # Without the last name metrics of several replicas count earlier batches again in each step.
     _repair("trackers:track_losses", "keras", LOSSES, "metrics.Mean.update_state", "metrics.Sum.update_state",
-            "Model.compute_loss", "Model()._loss_tracker", "Model()._compile_loss", "Variable._map_synchronization"),
+            "Model.compute_loss", "Model()._loss_tracker", "Model()._compile_loss"),
     _repair("steps:take_steps", "keras", PADDING, *_STEPS, "Model()._losses_override"),
     _repair("own_losses:weigh_gradients", "tensorflow", LOSSES, "GradientTape.gradient"),
     _repair("fitting:multiply_class_weights", f"{_ADAPTERS}.tf_dataset_adapter", CLASSES, "make_class_weight_map_fn",
@@ -58,21 +60,18 @@ REPAIRS = (  # in order: functions are replaced before they are wrapped
     _repair("row_weights:spread_weights", "keras.src.losses.loss", "a loss for each pixel or time step of a fed row",
             "reduce_weighted_values"),
     _repair("optimizers:sum_gradients_first", "keras", OPTIMIZERS,
-            "Optimizer._backend_apply_gradients", "Optimizer._all_reduce_sum_gradients",
-            "Optimizer._backend_update_step", "Optimizer._apply_weight_decay", "Optimizer._clip_gradients",
-            "Optimizer._get_variable_index", "Optimizer()._accumulated_gradients", "Optimizer()._iterations",
-            "Optimizer()._trainable_variables", "Optimizer._update_model_variables_moving_average",
-            "Optimizer._overwrite_model_variables_with_average_value"),
+            "Optimizer._backend_apply_gradients", "Optimizer._all_reduce_sum_gradients"),
     _repair("optimizers:agree_on_loss_scale", "keras", OPTIMIZERS,
             "optimizers.LossScaleOptimizer.apply", "optimizers.LossScaleOptimizer._stateful_handle_finite_grads"),
+    *(_repair("optimizers:branch_on_all_replicas", module, OPTIMIZERS, "cond", elsewhere=other)
+      for module, other in (_CORE, reversed(_CORE))),
     _repair("devices:place_slots", "keras", PLACED, "Optimizer.add_variable_from_reference", required=False),
     _repair("saving:save_outside_scope", "keras.src.saving.saving_lib", SAVING, "get_attr_skipset"),
     _repair("saving:save_outside_scope", "keras", SAVING, *SAVES),
     _repair("shared_paths:save_whole", "keras", PATHS, *SAVES, required=False),
     _repair("shared_paths:save_whole", "tf_keras.src.saving.saving_api", PATHS, "save_model", "save_weights",
             required=False),
-    _repair("shared_paths:save_whole", "tensorflow.python.saved_model.save", PATHS, "save_and_return_nodes",
-            required=False),
+    _repair("shared_paths:save_whole", "tensorflow", PATHS, "saved_model.save", required=False),
     _repair("saving:export_for_inference", "keras", EXPORT,
             "export.ExportArchive.add_endpoint", "export.ExportArchive.write_out"),
     _repair("saving:export_for_inference", "tf_keras", EXPORT, "export.ExportArchive.add_endpoint", required=False),
@@ -82,15 +81,15 @@ REPAIRS = (  # in order: functions are replaced before they are wrapped
             "CollectiveAllReduceExtended._initialize_multi_worker", required=False),
     _repair("functions:make_functions", "keras", FIT,
             "Model.make_train_function", "Model.make_test_function", "Model.make_predict_function",
-            "Model._maybe_symbolic_build", "Model()._distribute_strategy"),
+            "Model._maybe_symbolic_build"),
     _repair("fitting:wrap_fit", "keras", FIT, "Model.fit", *GOES_ON.names),
     _repair("pass_steps:begin_within_epochs", _TRAINER, FIT, "TFEpochIterator._enumerate_iterator"),
     _repair("fitting:refuse_parameter_servers", "keras", "ParameterServerStrategy with Keras 3",
             *(f"Model.{name}" for name in (
                 "fit", "evaluate", "predict", "train_on_batch", "test_on_batch", "predict_on_batch")), required=False),
     _repair("fitting:predict_alone", "keras", "predict on several workers", "Model.predict"),
-    _repair("pass_steps:show_known_steps", "keras.src.callbacks.progbar_logger", "the length of a progress bar",
-            "ProgbarLogger._update_progbar", required=False),
+    _repair("pass_steps:show_known_steps", "keras", "the length of a progress bar",
+            *(f"callbacks.ProgbarLogger.on_{each}_batch_end" for each in ("train", "test", "predict")), required=False),
     _repair("training_events:follow_fit", "keras", METRICS, *_CALLBACKS, required=False),
     _repair("training_events:follow_fit", "tf_keras", METRICS, *_CALLBACKS, required=False),
     _repair("waiting:measure_collectives", "tensorflow.python.distribute.cross_device_utils", METRICS,
@@ -152,21 +151,20 @@ CONTEXT = _repair(
 IMPORTS = (  # names that functions use where they need them
     Use("tensorflow.python.eager.context", SAVING, ("eager_mode",)),
     Use("tensorflow.python.eager.context", "ctx.connect", ("context",)),
-    Use("tensorflow.python.training.server_lib", "a program that serves others", ("Server.join",)),
+    Use("tensorflow", "a program that serves others", ("distribute.Server.join",)),
     Use("tensorflow.python.autograph.pyct.loader", "the files of AutoGraph", ("tempfile",)),
     Use("keras.src.backend.common.masking", PADDING, ("()._keras_mask",)),
     Use("tensorflow.python.data.experimental.ops.distribute", "a feed on several GPUs of a worker",
         ("_LegacyRebatchDataset",)),
-    Use("tensorflow.dtensor.python.accelerator_util", "ctx.init_dtensor", ("is_initialized",)),
     Use("tensorflow.python.eager.record", TABLES, ("should_record_backprop",)),
     Use("tensorflow.python.ops.resource_variable_ops", TABLES, ("ResourceVariable",)),
     Use("tensorflow", "ctx.dataset", ("raw_ops.GeneratorDataset",)),
     Use("tensorflow", "a feed for parameter servers", ("raw_ops.PyFunc",)),
     Use("tensorflow", TABLES, (
         "raw_ops.CollectiveAllToAllV2", "raw_ops.CollectiveReduceV2", "raw_ops.CollectiveGatherV2", "raw_ops.SaveV2",
-        "raw_ops.MergeV2Checkpoints", "__internal__.EagerTensor")),
+        "raw_ops.MergeV2Checkpoints")),
     Use("tensorflow", METRICS, ("raw_ops.VarHandleOp", "raw_ops.AssignVariableOp", "raw_ops.ReadVariableOp")),
-    Use("keras.src.backend", "a custom train_step on several GPUs of a worker", ("KerasTensor", "compute_output_spec")),
+    Use("keras.src.backend", "ragged values on several workers", ("KerasTensor",)),
     Use("keras.src.backend.config", "the choice of a backend", ("_BACKEND",)),
     Use("keras.src.backend.common.stateless_scope", PADDING, ("in_stateless_scope",)),
     Use("keras.src.trainers.data_adapters.tf_dataset_adapter", FIT, ("TFDatasetAdapter",)),
@@ -183,16 +181,14 @@ ATTRIBUTES = (  # of objects, which functions use where they need them
         "layers.StringLookup()._frozen_vocab_size", "layers.StringLookup()._has_input_vocabulary",
         "layers.TextVectorization()._lookup_layer", "layers.TextVectorization._preprocess")),
     Use("keras", "the layers that adapt, and those of a model in its bundle", (
-        "Layer._flatten_layers", "Sequential()._functional", "Function()._nodes_by_depth")),
+        "Layer._flatten_layers", "Function()._nodes_by_depth")),
     Use("keras.src.ops.node", "the names of a model's outputs", ("()._keras_history",)),
     Use("keras", PLACED, ("Variable()._value", "Variable._deferred_initialize")),
     Use("keras", TABLES, ("Optimizer()._learning_rate",)),
-    Use("tensorflow", SHARES, ("data.Dataset._variant_tensor",)),
     Use("tensorflow.python.data.ops.batch_op", SHARES, ("_BatchDataset()._drop_remainder",)),
     Use("tensorflow.python.distribute.values", FIT, ("PerReplicaSpec()._value_specs",)),
     Use("tensorflow.python.eager.context", STRATEGY, (
-        "()._context", "Context()._initialized", "Context()._server_def", "Context()._collective_leader",
-        "Context()._collective_ops_server_def")),
+        "()._context", "Context()._initialized", "Context()._server_def", "Context()._collective_leader")),
     Use(_COLLECTIVES, STRATEGY, (
         "CollectiveAllReduceExtended()._collective_key_base", "CollectiveAllReduceExtended()._communication_options")),
     Use("tensorflow.python.distribute.cross_device_utils", METRICS, ("CollectiveReplicaLauncher()._device",)),

@@ -25,7 +25,7 @@ _FUNCTIONS = (
     *SAVES,
     "save_model",
     "save_weights",
-    "save_and_return_nodes",
+    "saved_model.save",
 )  # those of tf_keras and TensorFlow
 _OPENED_FIRST = ("checkpoint", "saved_model.pb")  # what readers open first is moved last
 _began = time.time()

@@ -62,7 +62,7 @@ def start_with_collectives(context: ModuleType, program: bytes, heartbeat_timeou
 
 def _is_configured(context: Any) -> bool:
     """Return whether a strategy, or another part of TensorFlow, has configured the communication of processes."""
-    return any((context._collective_leader, context._collective_ops_server_def, context._server_def))
+    return any((context._collective_leader, context._server_def))
 
 
 def names_strategy(program: bytes) -> bool:

@@ -130,22 +130,22 @@ def build_in_advance(model: Any, batch: Any) -> None:
     strategy = model.distribute_strategy
     if len(strategy.extended.worker_devices) == 1 or not is_own(model, "train_step"):
         return
-    from keras import KerasTensor
-    from keras.src.backend import compute_output_spec
+    from keras import KerasTensor, Operation
 
     def symbolic(value: Any) -> Any:
         return None if value is None else KerasTensor(value.shape, tf.as_dtype(value.dtype).name)
 
-    def step(data: Any) -> Any:
-        with tf.distribute.ReplicaContext(strategy, 0):  # so that variables have one value to differentiate by
-            return model.train_step(data)
+    class Step(Operation):
+        def call(self, data: Any) -> Any:
+            with tf.distribute.ReplicaContext(strategy, 0):  # so that variables have one value to differentiate by
+                return model.train_step(data)
 
     data = tf.nest.map_structure(symbolic, batch)
     # The first trace builds layers, which allows gradients, which allow the optimizers' variables.
     for _ in range(3):
         try:
             with strategy.scope(), only_building():
-                compute_output_spec(step, data)
+                Step().compute_output_spec(data)
         except Exception as error:
             _log.debug("tracing the step failed: %s", error)
         else:
@@ -168,4 +168,20 @@ def refuse_custom_step(model: Any, name: str) -> None:
             f"jit_compile=True: {type(model).__name__} has a custom {name}, which exchanges gradients or metrics with "
             "the other workers, and XLA can't compile that; put @tf.function(jit_compile=True) on the functions of its "
             f'local part, and compile the model with jit_compile="auto" or False'
+        )
+
+
+def refuse_own_scales(model: Any) -> None:
+    """Refuse to train layers in float8, whose scales each replica would compute from its own rows.
+
+    Raises
+    ------
+    SpecError
+        With the path of the first scale.
+    """
+    scales = [each.path for each in model.trainable_variables if getattr(each, "overwrite_with_gradient", False)]
+    if scales and model.distribute_strategy.num_replicas_in_sync > 1:
+        raise SpecError(
+            f"{scales[0]}: a layer in float8 scales its values by those that it has seen, and each of several workers "
+            "or devices would have seen others: train it in another dtype, as mixed_bfloat16, or on one device"
         )

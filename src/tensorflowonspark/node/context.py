@@ -247,14 +247,14 @@ class Context(FeedAccess, ParallelAccess, OutputAccess):
 
     def _report_server_join(self) -> None:
         """Have the program's first call of ``tf.distribute.Server.join``, which does not return, reported."""
-        wrapt.register_post_import_hook(self._wrap_join, "tensorflow.python.training.server_lib")
+        wrapt.register_post_import_hook(self._wrap_join, "tensorflow")
 
-    def _wrap_join(self, module: Any) -> None:
+    def _wrap_join(self, tensorflow: Any) -> None:
         def join(wrapped: Any, _instance: Any, args: Any, kwargs: Any) -> Any:
             self._report_serving()
             return wrapped(*args, **kwargs)
 
-        wrapt.wrap_function_wrapper(module, "Server.join", join)
+        wrapt.wrap_function_wrapper(tensorflow, "distribute.Server.join", join)
 
     def release_port(self) -> None:
         """Release the node's port in `cluster`, which is reserved for TensorFlow; return when it is free.

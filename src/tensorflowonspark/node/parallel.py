@@ -152,7 +152,7 @@ class ParallelAccess:
         from tensorflowonspark.keras.devices import node_devices
 
         present = context.context()
-        if present._collective_ops_server_def is not None or present._collective_leader:
+        if present._collective_leader:
             raise ClusterError(
                 f"ctx.connect() on {self.role}: TensorFlow has started with the workers of a "
                 "MultiWorkerMirroredStrategy, or of DTensor: a program uses one of these or ctx.connect(), which comes "
@@ -260,7 +260,6 @@ class ParallelAccess:
             if not isinstance(size, int) or isinstance(size, bool) or size < 1:
                 raise SpecError(f"mesh={dict(mesh or {})!r}: expected a whole number from 1 on for {name!r}")
         import tensorflow as tf
-        from tensorflow.dtensor.python import accelerator_util
         from tensorflow.python.eager import context
 
         dtensor = tf.experimental.dtensor
@@ -272,14 +271,15 @@ class ParallelAccess:
                 f"mesh={dimensions!r} has {math.prod(dimensions.values())} devices, and {len(self.spec.trainers)} "
                 f"workers have {devices} ({kind}): the product of the dimensions must be their number"
             )
-        if not accelerator_util.is_initialized():
+        variables = self._dtensor_variables()
+        if not variables.items() <= os.environ.items():  # else this is a later call
             if context.context()._initialized:
                 raise ClusterError(
                     f"ctx.init_dtensor() on {self.role}: TensorFlow has started already, with a strategy, a tensor, a "
                     "variable or a dataset: make ctx.init_dtensor() the first call"
                 )
             os.environ.pop("TF_CONFIG", None)
-            os.environ.update(self._dtensor_variables())
+            os.environ.update(variables)
             dtensor.initialize_accelerator_system(kind)
         return dtensor.create_distributed_mesh(dimensions, device_type=kind)
 

@@ -29,6 +29,7 @@ What is different, or refused, with what to do:
 | arrays that a program builds from its fed rows | TensorFlow divides them among the workers once more; a warning counts the lost rows | `ctx.dataset`, or `AutoShardPolicy.OFF` |
 | several outputs | the losses that Keras shows for each of them count rows alike; weights and metrics are equal | nothing |
 | `mixed_float16` by the global policy | other steps overflow, and are skipped | `mixed_bfloat16`, which is equal |
+| layers in float8, on TensorFlow | refused: each worker would scale by the values that it has seen | `mixed_bfloat16` |
 | `ScheduleFreeAdamW` | its momentum is set once, and in one process in each step | another optimizer, if results are compared |
 | `dataset.snapshot` | refused | `dataset.cache(file)`, `dataset.save(directory)` |
 | Keras 3 under `ParameterServerStrategy` | `fit`, `evaluate` and `predict` are refused | a custom loop with `ClusterCoordinator`, or `tf_keras`, which supports both (`env={{"TF_USE_LEGACY_KERAS": "1"}}`) |

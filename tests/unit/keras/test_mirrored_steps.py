@@ -80,12 +80,24 @@ def weights(strategy, optimizer):
     return np.array(seen).ravel().tolist()
 
 
+class WarmUp(keras.optimizers.schedules.LearningRateSchedule):
+    def __call__(self, step):
+        return keras.ops.cond(step < 3, lambda: keras.ops.cast(step + 1, "float32") / 30, lambda: 0.1)
+
+
+class WarmUpInGraph(WarmUp):
+    def __call__(self, step):
+        return tf.function(super().__call__)(tf.convert_to_tensor(step))
+
+
 average = {"use_ema": True, "ema_overwrite_frequency": 2, "ema_momentum": 0.5}
 optimizers = {
     "accumulating": lambda: keras.optimizers.SGD(0.1, gradient_accumulation_steps=2),
     "with a decay": lambda: keras.optimizers.SGD(0.1, gradient_accumulation_steps=3, weight_decay=0.01),
     "that counts": lambda: keras.optimizers.Adam(0.1, gradient_accumulation_steps=2),
     "averaging": lambda: keras.optimizers.SGD(0.1, **average),
+    "with a schedule": lambda: keras.optimizers.SGD(WarmUp(), gradient_accumulation_steps=2),
+    "with a schedule's graph": lambda: keras.optimizers.SGD(WarmUpInGraph(), gradient_accumulation_steps=2),
     "both": lambda: keras.optimizers.SGD(0.1, gradient_accumulation_steps=2, clipnorm=0.5, **average),
 }
 two = lambda: tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
@@ -101,3 +113,36 @@ def test_an_optimizer_that_acts_in_some_steps_only_has_the_weights_of_one_device
     assert {name: two for name, (_, two) in found.items()} == {
         name: pytest.approx(one, rel=1e-5) for name, (one, _) in found.items()
     }
+
+
+_FLOAT8 = """
+from tensorflowonspark.keras import hooks
+hooks.install()
+import keras
+import numpy as np
+import tensorflow as tf
+from tensorflowonspark.errors import SpecError
+
+cpu = tf.config.list_physical_devices("CPU")[0]
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+
+
+def fit():
+    model = keras.Sequential([keras.Input((16,)), keras.layers.Dense(16, dtype="float8_from_mixed_bfloat16")])
+    model.compile("sgd", "mse")
+    model.fit(np.ones((8, 16)), np.ones((8, 16)), batch_size=8, verbose=0)
+
+
+fit()
+try:
+    with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
+        fit()
+except SpecError as error:
+    print(error)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_layers_in_float8_are_refused_on_two_devices():
+    assert "scales its values by those that it has seen" in run_python(_FLOAT8).splitlines()[-1]

@@ -147,7 +147,7 @@ class Lookup:
 
 def _graph(tensor: tf.Tensor) -> Any:
     """Return the graph of a tensor, or None if it is eager."""
-    return None if isinstance(tensor, tf.__internal__.EagerTensor) else tensor.graph
+    return getattr(tensor, "graph", None)
 
 
 def _is_recorded(tensor: tf.Tensor) -> bool:
