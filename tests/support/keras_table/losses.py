@@ -97,9 +97,8 @@ BATCHWISE = {
 }
 
 
-@cell("Losses", "Dice", "Tversky", different={**on(SEVERAL_REPLICAS, _BATCHWISE), JAX: _WITH_PADDING})
-@cell("Losses", "Circle", different=on(SEVERAL_REPLICAS, _BATCHWISE))
-def batchwise(column, name="Circle"):
+@cell("Losses", "Circle", "Dice", "Tversky", different={**on(SEVERAL_REPLICAS, _BATCHWISE), JAX: _WITH_PADDING})
+def batchwise(column, name):
     return trained_with(column, getattr(keras.losses, name)(), *BATCHWISE[name], evaluate=False)
 
 
