@@ -73,21 +73,19 @@ def distribute_shards_whole(tensorflow: ModuleType) -> None:
         replicas = len(strategy.extended.worker_devices)  # of this worker: its GPUs, or its one CPU
         if _predicts.get() and replicas == 1:
             return dataset
-        is_own = _predicts.get() or is_shard(dataset) or _is_share(dataset)
-        is_equal = _all_equal(strategy, is_own and has_equal_steps(dataset))
-        if not is_own:
+        if not (_predicts.get() or is_shard(dataset) or _is_share(dataset)):
             row_counts.note_dataset(dataset, DataPath.UNKNOWN if _is_off(dataset) else DataPath.DIVIDED)
             return wrapped(_sorted(dataset), options)
         row_counts.note_dataset(dataset, DataPath.WHOLE)
         per_replica = _divided(dataset, replicas)
-        with _ending_together(strategy) if is_equal else nullcontext():
+        with _ending_together(strategy) if _all_equal(strategy, dataset) else nullcontext():
             return strategy.distribute_datasets_from_function(lambda _context: per_replica)
 
     wrap(tensorflow, "distribute.Strategy.experimental_distribute_dataset", distribute)
 
 
-def _all_equal(strategy: Any, own: bool) -> bool:
-    """Return whether all workers, which distribute a dataset each now, know that theirs have equally many batches."""
+def _all_equal(strategy: Any, dataset: Any) -> bool:
+    """Return whether the datasets of all workers, which distribute theirs now, have equally many batches."""
     import tensorflow as tf
 
     from tensorflowonspark.keras.collectives import reduced
@@ -95,7 +93,8 @@ def _all_equal(strategy: Any, own: bool) -> bool:
     if _predicts.get() or not tf.executing_eagerly():  # other workers need not predict as well
         return False
     replicas = len(strategy.extended.worker_devices)
-    (all_replicas,) = reduced(strategy, tf.distribute.ReduceOp.SUM, [[tf.constant(float(own))] * replicas])
+    own = [tf.constant(float(has_equal_steps(dataset)))] * replicas
+    (all_replicas,) = reduced(strategy, tf.distribute.ReduceOp.SUM, [own])
     return bool(int(all_replicas) == strategy.num_replicas_in_sync)
 
 
