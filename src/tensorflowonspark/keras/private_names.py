@@ -164,7 +164,7 @@ def untested(library: str) -> str:
     """Return a line for a library that has been imported, if no test has run with its version; empty if one has."""
     version = _version(library)
     numbers = numbers_of(version)
-    first, end = map(numbers_of, TESTED[library].split(","))
+    first, end = _tested(library)
     if numbers and first <= numbers < end:
         return ""
     how = "is not among" if not numbers else "is newer than" if numbers >= end else "is older than"
@@ -174,15 +174,26 @@ def untested(library: str) -> str:
     )
 
 
+def too_old(library: str) -> Iterator[str]:
+    """Yield a line if a library is too old to train on several replicas, though it has the names that are needed."""
+    if library == "keras" and () < numbers_of(_version(library)) < _tested(library)[0]:
+        yield (
+            f"Keras {_version(library)} is too old for several replicas, whose metrics would count earlier batches "
+            f'again in each step: install "{TESTED[library]}"'
+        )
+
+
 def warn_of_untested(library: str) -> None:
-    """Warn of a library that has been imported, if no test has run with its version."""
+    """Warn of a library that has been imported, if no test has run with its version; remember if it is too old."""
     if problem := untested(library):
         _log.warning("%s", problem)
-        if library == "keras" and "is older than" in problem:
-            session.problems.append(
-                f"Keras {_version(library)} counts earlier batches again in each step, in metrics of several replicas: "
-                f'install "{TESTED[library]}"'
-            )
+    session.problems.extend(too_old(library))
+
+
+def _tested(library: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the first version that was tested, and the first one after those that were."""
+    first, end = map(numbers_of, TESTED[library].split(","))
+    return first, end
 
 
 def numbers_of(version: str) -> tuple[int, ...]:

@@ -7,7 +7,7 @@ import json
 import os
 from collections.abc import Iterator
 
-from tensorflowonspark.keras.private_names import JAX, Repair, Use, problems_of
+from tensorflowonspark.keras.private_names import JAX, Repair, Use, problems_of, too_old
 
 FIT = "fit on several workers"
 CLASSES = "class weights beside sample weights"
@@ -208,7 +208,7 @@ _IMPORTS_ON_JAX = (
 
 
 def all_problems(jax: bool = False) -> Iterator[str]:
-    """Yield a line for each use whose names are missing, of the libraries that are installed; imports them.
+    """Yield a line for each use whose names are missing, and for a Keras that is too old; imports what is installed.
 
     Parameters
     ----------
@@ -216,6 +216,7 @@ def all_problems(jax: bool = False) -> Iterator[str]:
         Whether JAX is the backend of Keras in this process.
     """
     repairs = JAX_REPAIRS if jax else REPAIRS
+    yield from too_old("keras")
     yield from problems_of([*repairs, *(_IMPORTS_ON_JAX if jax else [CONTEXT, *IMPORTS, *ATTRIBUTES])])
 
 

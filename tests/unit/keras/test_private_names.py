@@ -124,7 +124,15 @@ def test_a_version_that_was_not_tested_is_one_warning(monkeypatch, caplog, libra
     private_names.warn_of_untested(library)
     assert len(caplog.messages) == (problem is not None)
     assert all(text.startswith(problem) for text in caplog.messages)
-    assert bool(session.problems) == (version == "3.9.2")  # without which metrics of several replicas are wrong
+    assert bool(session.problems) == (version == "3.9.2")
+
+
+def test_a_keras_that_is_too_old_is_a_problem_to_a_check(monkeypatch):
+    """It is told before the names that are missing, which may be none."""
+    monkeypatch.setitem(private_names.TESTED, "keras", "keras>=3.99,<4")
+    assert re.match(
+        r'Keras 3\.\d+\.\S+ is too old for several replicas, .*: install "keras>=3\.99,<4"', next(all_problems())
+    )
 
 
 def test_the_extras_end_with_the_newest_version_that_was_tested():
