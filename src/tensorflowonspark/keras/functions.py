@@ -23,7 +23,7 @@ import tensorflow as tf
 from tensorflowonspark.keras.global_batch import of_replicas, on_replica
 from tensorflowonspark.keras.hooks import wrap
 from tensorflowonspark.keras.step_logs import StepLogs
-from tensorflowonspark.keras.steps import build_in_advance, can_be_called, refuse_custom_step, refuse_own_scales
+from tensorflowonspark.keras.steps import build_in_advance, can_be_called, refuse_custom_step, refuse_float8
 from tensorflowonspark.keras.workers import has_several_workers
 
 
@@ -45,7 +45,7 @@ def _making(name: str) -> Callable[..., Any]:
         if force or getattr(model, attribute) is None:
             refuse_custom_step(model, f"{name}_step")
             if name == "train":
-                refuse_own_scales(model)
+                refuse_float8(model)
             setattr(model, attribute, _function(model, getattr(model, f"{name}_step")))
         return getattr(model, attribute)
 
@@ -166,7 +166,8 @@ def _build(wrapped: Any, model: Any, /, iterator: Any = None, data_batch: Any = 
 
 
 def _made_under_strategy(model: Any) -> bool:
-    with model.distribute_strategy.scope():  # TensorFlow's default, of a model that was made in the scope of none
+    """Return whether a model was made in the scope of a strategy; any other has TensorFlow's default one."""
+    with model.distribute_strategy.scope():
         return bool(tf.distribute.has_strategy())
 
 

@@ -84,6 +84,7 @@ def only_building() -> AbstractContextManager[None]:
 
 
 def _with_sums() -> AbstractContextManager[None]:
+    """Have the gradients of this graph taken as sums over all replicas, for the duration of a block."""
     return setting(_summed, tf.compat.v1.get_default_graph())
 
 

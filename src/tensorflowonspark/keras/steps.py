@@ -171,7 +171,7 @@ def refuse_custom_step(model: Any, name: str) -> None:
         )
 
 
-def refuse_own_scales(model: Any) -> None:
+def refuse_float8(model: Any) -> None:
     """Refuse to train layers in float8, whose scales each replica would compute from its own rows.
 
     Raises

@@ -54,9 +54,9 @@ def model_up_to(model: Any, layer: Any) -> Any:
 
 
 def _graph_of(model: Any) -> tuple[Any, list[Any]]:
-    graph = model
-    if not hasattr(graph, "_nodes_by_depth") and getattr(model, "inputs", None):  # a sequential model of Keras 3
-        graph = import_module(library_of(model)).Model(model.inputs, model.outputs)
+    graph, library = model, import_module(library_of(model))
+    if isinstance(model, library.Sequential) and getattr(model, "inputs", None):  # has no nodes itself in Keras 3
+        graph = library.Model(model.inputs, model.outputs)
     by_depth = getattr(graph, "_nodes_by_depth", None) or {}
     return graph, [node for each in by_depth.values() for node in each]
 

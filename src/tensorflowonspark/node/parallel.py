@@ -272,12 +272,13 @@ class ParallelAccess:
                 f"workers have {devices} ({kind}): the product of the dimensions must be their number"
             )
         variables = self._dtensor_variables()
-        if not variables.items() <= os.environ.items():  # else this is a later call
-            if context.context()._initialized:
-                raise ClusterError(
-                    f"ctx.init_dtensor() on {self.role}: TensorFlow has started already, with a strategy, a tensor, a "
-                    "variable or a dataset: make ctx.init_dtensor() the first call"
-                )
+        has_started, by_earlier_call = context.context()._initialized, variables.items() <= os.environ.items()
+        if has_started and not by_earlier_call:
+            raise ClusterError(
+                f"ctx.init_dtensor() on {self.role}: TensorFlow has started already, with a strategy, a tensor, a "
+                "variable or a dataset: make ctx.init_dtensor() the first call"
+            )
+        if not has_started:
             os.environ.pop("TF_CONFIG", None)
             os.environ.update(variables)
             dtensor.initialize_accelerator_system(kind)
