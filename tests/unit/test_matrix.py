@@ -232,6 +232,29 @@ def test_columns_for_tomorrow_fail_nothing_and_tell_what_has_changed(columns, ca
     ]
 
 
+def test_the_environment_of_a_column_is_made_to_debug_in(monkeypatch, tmp_path, capsys):
+    asked = {}
+
+    def resolve(cell, extra, more, overrides):
+        asked.update(cell=cell.name, more=more, overrides=overrides)
+        return "keras-nightly==3.16.0.dev1"
+
+    monkeypatch.setattr(matrix, "resolve", resolve)
+    monkeypatch.setattr(matrix, "install", lambda _cell, resolved, directory: directory / resolved)
+    monkeypatch.setattr(tomorrow, "newest", lambda _name, _python: "2.22.0rc0")
+    to = ["--install", str(tmp_path)]
+    assert matrix.main(["--next", "candidate", *to, "--with", "keras-nightly==3.16.0.dev1"]) == 0
+    assert capsys.readouterr().out == f"3.12-newest-candidate: {tmp_path}/keras-nightly==3.16.0.dev1\n"
+    assert asked["cell"] == "3.12-newest-candidate"
+    assert (asked["more"][0], asked["more"][-1]) == ("tensorflow==2.22.0rc0", "keras-nightly==3.16.0.dev1")
+    assert "keras; python_version < '3'" in asked["overrides"]
+
+    for wrong, words in ((["--next", *to], "2 cells are selected"), (["--next", "--python", "3.12"], "name cells")):
+        with pytest.raises(SystemExit):
+            matrix.main(wrong)
+        assert words in capsys.readouterr().err
+
+
 def test_a_column_has_one_distribution_of_each_library():
     wanted, overrides = tomorrow.requirements("nightly", "2.23.0.dev20261026")
     assert wanted[:2] == ["tf-nightly==2.23.0.dev20261026", "keras-nightly"]

@@ -14,7 +14,7 @@ from tools.matrix.environments import NoPython, NoRelease, find_python, install,
 from tools.matrix.page import publish, table
 from tools.matrix.results import FAILED, PASSED, Result, Results, revision
 from tools.matrix.running import EXTRA, run
-from tools.matrix.tomorrow import run_columns
+from tools.matrix.tomorrow import cell_of, requirements, run_columns
 
 _DIRECTORY = ROOT / ".venvs" / "matrix"
 
@@ -56,20 +56,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Return the exit code: 1 if a cell has failed, or if none could run."""
     parser = _parser()
     options = parser.parse_args(arguments)
-    if options.next is not None:
-        return run_columns(options.next or list(NEXT), revision(), _DIRECTORY, short=options.short)
-    if options.corners is not None:
-        if options.python or options.spark or options.tensorflow:
-            parser.error("--corners names cells; so do --python, --spark and --tensorflow")
-        cells = [corner(name, _is_available) for name in options.corners or CORNERS]
-    else:
-        cells = list(selected(options.python, options.spark, options.tensorflow))
-    if options.list:
-        return max([_list(cell) for cell in cells])
+    cells = _cells(options, parser)
     if options.install:
         if len(cells) != 1:
             parser.error(f"--install makes one environment, and {len(cells)} cells are selected")
         return _install(cells[0], options)
+    if options.next is not None:
+        return run_columns(options.next or list(NEXT), revision(), _DIRECTORY, short=options.short)
+    if options.list:
+        return max([_list(cell) for cell in cells])
     results = Results(_DIRECTORY / "results.json")
     if options.publish:
         publish(results.by_cell)
@@ -92,6 +87,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(table(cells, results.by_cell))
     statuses = [results.by_cell[cell.name].status for cell in cells]
     return int(FAILED in statuses or PASSED not in statuses)
+
+
+def _cells(options: argparse.Namespace, parser: argparse.ArgumentParser) -> list[Cell]:
+    """Return the cells that the options select."""
+    named = options.python or options.spark or options.tensorflow
+    if named and (options.next is not None or options.corners is not None):
+        parser.error("--next and --corners name cells; so do --python, --spark and --tensorflow")
+    if options.next is not None:
+        return [cell_of(name) for name in options.next or NEXT]
+    if options.corners is not None:
+        return [corner(name, _is_available) for name in options.corners or CORNERS]
+    return list(selected(options.python, options.spark, options.tensorflow))
 
 
 def _run_all(cells: Sequence[Cell], jobs: int, run: Callable[[Cell], None]) -> None:
@@ -125,7 +132,9 @@ def _list(cell: Cell) -> int:
 
 def _install(cell: Cell, options: argparse.Namespace) -> int:
     try:
-        python = install(cell, resolve(cell, options.extra, options.more), options.install.absolute())
+        more, overrides = requirements(cell.tensorflow) if options.next is not None else ([], [])
+        resolved = resolve(cell, options.extra, [*more, *options.more], overrides)
+        python = install(cell, resolved, options.install.absolute())
     except (NoPython, NoRelease, RuntimeError) as error:
         print(f"{cell.name}: {error}", file=sys.stderr)
         return 1

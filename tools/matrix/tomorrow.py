@@ -14,7 +14,7 @@ from tools.matrix.page import PAGE, rows, write_between
 from tools.matrix.results import NO_PYTHON, NO_RELEASE, PASSED, Result
 from tools.matrix.running import run
 
-__all__ = ["changes", "publish", "requirements", "run_columns"]
+__all__ = ["cell_of", "changes", "publish", "requirements", "run_columns"]
 
 _BEGIN, _END = "<!-- next: begin -->", "<!-- next: end -->"
 _DATE, _NOT_MEASURED = "measured on", "not measured"
@@ -62,22 +62,40 @@ def run_columns(names: Sequence[str], current: str, directory: Path, *, short: b
 
 
 def _run(name: str, current: str, directory: Path, *, short: bool) -> Result:
-    cell = Cell(NEXT_PYTHON, "newest", name)
     try:
-        more, overrides = requirements(name, newest(NEXT[name], NEXT_PYTHON))
+        more, overrides = requirements(name)
     except NoPython as error:
         return Result(NO_PYTHON, str(error))
     except RuntimeError as error:
         return Result(NO_RELEASE, str(error))
     further = {} if short else {_TABLE: run_keras_table, _SUITE: run_keras_suite}
-    return run(cell, current, directory, more, overrides, further)
+    return run(cell_of(name), current, directory, more, overrides, further)
 
 
-def requirements(name: str, version: str) -> tuple[list[str], list[str]]:
+def cell_of(name: str) -> Cell:
+    """Return the cell of a column of `NEXT`."""
+    return Cell(NEXT_PYTHON, "newest", name)
+
+
+def requirements(name: str, version: str = "") -> tuple[list[str], list[str]]:
     """Return what a column installs, and what replaces the requirements that its packages have.
 
     The bounds of this package's extras are for released versions. Of each library there is one distribution, although
     the pre-releases of TensorFlow and tf_keras require several.
+
+    Parameters
+    ----------
+    name : str
+        Of `NEXT`.
+    version : str, optional
+        Of TensorFlow; by default the newest on the index.
+
+    Raises
+    ------
+    NoPython
+        If there is no interpreter of `NEXT_PYTHON`.
+    RuntimeError
+        If there is no version of TensorFlow.
 
     Examples
     --------
@@ -87,6 +105,7 @@ def requirements(name: str, version: str) -> tuple[list[str], list[str]]:
     >>> overrides[:2]
     ['tensorflow==2.22.0rc0', "tf-nightly; python_version < '3'"]
     """
+    version = version or newest(NEXT[name], NEXT_PYTHON)
     tensorflow = f"{NEXT[name]}=={version}"
     major, minor = map(int, version.split(".")[:2])
     tf_keras = f"tf-keras-nightly>={major}.{minor}.0.dev0,<{major}.{minor + 1}.0.dev0"
