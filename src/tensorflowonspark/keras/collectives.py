@@ -17,7 +17,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tensorflowonspark.keras.hooks import wrap
+from tensorflowonspark.keras.hooks import wrap_plainly
 
 _PACK_BYTES = 1 << 26  # at most, of values that are sent together
 
@@ -108,13 +108,14 @@ def keep_remainders(values_util: ModuleType) -> None:
     values_util.on_read_assign_cross_replica = on_read_assign_cross_replica  # type: ignore[attr-defined]
 
 
-def keep_options(module: ModuleType) -> None:
-    """Reduce in replicas with the strategy's own options, as elsewhere (called after the import of its module)."""
+def keep_options(tensorflow: ModuleType) -> None:
+    """Reduce in replicas with the strategy's own options, as elsewhere (called after the import of TensorFlow)."""
 
-    def all_reduce(wrapped: Any, extended: Any, /, reduce_op: Any, value: Any, options: Any = None) -> Any:
-        return wrapped(reduce_op, value, extended._communication_options.merge(options))
+    def all_reduce(call: Any, replica: Any, reduce_op: Any, value: Any, options: Any = None) -> Any:
+        own = getattr(replica.strategy, "_tfos_options", None)  # of a MultiWorkerMirroredStrategy
+        return call(reduce_op, value, options if own is None else own.merge(options))
 
-    wrap(module, "CollectiveAllReduceExtended._replica_ctx_all_reduce", all_reduce)
+    wrap_plainly(tensorflow, "distribute.ReplicaContext.all_reduce", all_reduce)
 
 
 def _local_replicas(strategy: Any) -> list[int]:

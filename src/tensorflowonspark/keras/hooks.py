@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any, TypeVar
@@ -162,6 +162,27 @@ def wrap(module: ModuleType, name: str, wrapper: Callable[..., Any]) -> None:
     )
     if owner is module:
         _replace_copies(module, attribute, original)
+
+
+def wrap_plainly(module: Any, name: str, wrapper: Callable[..., Any]) -> None:
+    """Wrap a method by a plain function: AutoGraph warns of others in a ``tf.function`` of the program that calls it.
+
+    Parameters
+    ----------
+    module, name, wrapper
+        As in `wrap`.
+    """
+    import tensorflow as tf
+
+    owner, attribute = place_of(module, name)
+    original = getattr(owner, attribute)
+
+    @tf.autograph.experimental.do_not_convert
+    @wraps(original)
+    def method(instance: Any, *args: Any, **kwargs: Any) -> Any:
+        return wrapper(partial(original, instance), instance, *args, **kwargs)
+
+    setattr(owner, attribute, method)
 
 
 def _replace_copies(module: ModuleType, name: str, original: Any) -> None:

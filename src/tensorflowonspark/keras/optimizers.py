@@ -20,7 +20,7 @@ from typing import Any
 import tensorflow as tf
 
 from tensorflowonspark.keras.global_batch import current_step
-from tensorflowonspark.keras.hooks import setting, wrap
+from tensorflowonspark.keras.hooks import setting, wrap, wrap_plainly
 from tensorflowonspark.keras.own_losses import weighted
 
 # Replicas run their steps in separate threads, with a value each: the graph in which gradients are the sum over all.
@@ -30,52 +30,54 @@ _only_building: ContextVar[bool] = ContextVar("optimizers only make their variab
 
 def sum_gradients_first(keras: ModuleType) -> None:
     """Have all optimizers sum gradients first (called after the import of Keras)."""
+    # The replicas whose LossScaleOptimizer has summed. It applies the one within in another thread of each replica.
+    summed: set[int] = set()
 
-    def apply_gradients(wrapped: Any, _optimizer: Any, /, grads: Any, trainable_variables: Any) -> None:
+    def apply(call: Any, optimizer: Any, grads: Any, trainable_variables: Any = None) -> None:
+        replica = _replica()
         if _only_building.get():
-            return
-        if not _on_replica():
-            wrapped(grads, trainable_variables)
-            return
-        total = _sum(grads)
-        with _with_sums():
-            wrapped(total, trainable_variables)
+            if len(grads) and not optimizer.built:
+                with keras.name_scope(optimizer.name, caller=optimizer):
+                    optimizer.build(trainable_variables)
+        elif replica is None:
+            call(grads, trainable_variables)
+        else:
+            total = list(grads) if _number(replica) in summed else _sum(grads)
+            with _with_sums():
+                call(total, trainable_variables)
+
+    def apply_scaled(call: Any, optimizer: Any, grads: Any, trainable_variables: Any = None) -> None:
+        def call_inner(grads: Any, trainable_variables: Any) -> None:
+            replica = _replica()
+            own = set() if replica is None else {_number(replica)}
+            summed.update(own)
+            try:
+                call(grads, trainable_variables)
+            finally:
+                summed.difference_update(own)
+
+        apply(call_inner, optimizer, grads, trainable_variables)
 
     def sum_once(wrapped: Any, _optimizer: Any, /, grads_and_vars: Any) -> Any:
         return wrapped(grads_and_vars) if _summed.get() is None else grads_and_vars
 
-    wrap(keras, "Optimizer._backend_apply_gradients", apply_gradients)
+    wrap_plainly(keras, "Optimizer.apply", apply)
+    wrap_plainly(keras, "optimizers.LossScaleOptimizer.apply", apply_scaled)
     wrap(keras, "Optimizer._all_reduce_sum_gradients", sum_once)
 
 
-def agree_on_loss_scale(keras: ModuleType) -> None:
-    """Have all replicas agree whether gradients are finite (called after the import of Keras)."""
+def branch_on_all_replicas(tensorflow: ModuleType) -> None:
+    """Have optimizers enter a branch for all replicas at once (called after the import of TensorFlow).
 
-    def apply(wrapped: Any, optimizer: Any, /, grads: Any, trainable_variables: Any = None) -> Any:
-        if _only_building.get():
-            return optimizer.built or optimizer.build(trainable_variables)
-        return wrapped(_sum(grads) if _on_replica() else grads, trainable_variables)
+    Keras's ``cond`` calls the wrapped function.
+    """
 
-    def update(wrapped: Any, _optimizer: Any, /, *args: Any, **kwargs: Any) -> None:
-        if not _on_replica():
-            wrapped(*args, **kwargs)
-            return
-        with _with_sums():
-            wrapped(*args, **kwargs)
-
-    wrap(keras, "optimizers.LossScaleOptimizer.apply", apply)
-    wrap(keras, "optimizers.LossScaleOptimizer._stateful_handle_finite_grads", update)
-
-
-def branch_on_all_replicas(core: ModuleType) -> None:
-    """Have optimizers enter a branch for all replicas at once (called after the import of Keras's ``cond``)."""
-
-    def cond(wrapped: Any, _: Any, /, pred: Any, true_fn: Any, false_fn: Any) -> Any:
+    def cond(wrapped: Any, _: Any, /, pred: Any, true_fn: Any = None, false_fn: Any = None, name: Any = None) -> Any:
         # Not in a graph within the step's, as that of a schedule which is a tf.function.
-        is_of_step = _summed.get() is tf.compat.v1.get_default_graph() and _on_replica()
-        return (_branch if is_of_step else wrapped)(pred, true_fn, false_fn)
+        is_of_step = _summed.get() is tf.compat.v1.get_default_graph() and _replica() is not None
+        return _branch(pred, true_fn, false_fn) if is_of_step else wrapped(pred, true_fn, false_fn, name)
 
-    wrap(core, "cond", cond)
+    wrap(tensorflow, "__internal__.smart_cond.smart_cond", cond)
 
 
 def only_building() -> AbstractContextManager[None]:
@@ -88,11 +90,16 @@ def _with_sums() -> AbstractContextManager[None]:
     return setting(_summed, tf.compat.v1.get_default_graph())
 
 
-def _on_replica() -> bool:
-    """Return whether a replica of a strategy that mirrors variables runs this step."""
+def _replica() -> Any:
+    """Return the replica of a strategy that mirrors variables which runs this step; None if there is none."""
     replica = tf.distribute.get_replica_context()
     mirrored = (tf.distribute.MirroredStrategy, tf.distribute.MultiWorkerMirroredStrategy)
-    return replica is not None and isinstance(replica.strategy, mirrored)
+    return replica if replica is not None and isinstance(replica.strategy, mirrored) else None
+
+
+def _number(replica: Any) -> int:
+    """Return a replica's number among all, which in a graph is a constant of it."""
+    return int(tf.get_static_value(replica.replica_id_in_sync_group))
 
 
 def _sum(grads: Sequence[Any]) -> list[Any]:

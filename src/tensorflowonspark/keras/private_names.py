@@ -49,14 +49,11 @@ class Use:
     names : tuple of str
         Names in the module, as ``"Class.method"``, or ``"Class()._attribute"`` for what its objects
         get; ``"()._attribute"`` for what functions of the module give to objects of others.
-    elsewhere : str
-        The module that has them in versions in which this one does not exist.
     """
 
     module: str
     feature: str
     names: tuple[str, ...]
-    elsewhere: str = ""
 
     @property
     def library(self) -> str:
@@ -95,13 +92,13 @@ def is_whole(repair: Repair, module: ModuleType) -> bool:
 def test_modules(repairs: Iterable[Repair]) -> None:
     """Warn of modules that a library, which has been imported, does not have, and remember them."""
     for repair in repairs:
-        if repair.module not in sys.modules and not _exists(repair.module) and not _exists(repair.elsewhere):
+        if repair.module not in sys.modules and not _exists(repair.module):
             _note(repair, [""])
 
 
 def _exists(module: str) -> bool:
     try:
-        return bool(module) and importlib.util.find_spec(module) is not None
+        return importlib.util.find_spec(module) is not None
     except ImportError:
         return False
 
@@ -134,7 +131,7 @@ def problems_of(uses: Iterable[Use]) -> Iterator[str]:
         try:
             missing = use.missing(importlib.import_module(use.module))
         except ImportError:
-            missing = [] if _exists(use.elsewhere) else [""]
+            missing = [""]
         if missing:
             yield _problem(use, missing)
 

@@ -27,21 +27,21 @@ PLACED = "a layer on another node"
 TABLES = "ShardedEmbedding"
 
 
-def _repair(
-    function: str, module: str, feature: str, *names: str, required: bool = True, elsewhere: str = ""
-) -> Repair:
-    return Repair(module, feature, names, elsewhere, function, required)
+def _repair(function: str, module: str, feature: str, *names: str, required: bool = True) -> Repair:
+    return Repair(module, feature, names, function, required)
 
 
 _TRAINER = "keras.src.backend.tensorflow.trainer"
-_CORE = ("keras.src.backend.tensorflow.core", "keras.src.backend.tensorflow.ops.core")  # up to Keras 3.15, and since
 _ADAPTERS = "keras.src.trainers.data_adapters"
-_COLLECTIVES = "tensorflow.python.distribute.collective_all_reduce_strategy"
 _FIT_EVENTS = ("on_epoch_begin", "on_train_batch_end", "on_test_begin", "on_epoch_end")
 _CALLBACKS = tuple(f"callbacks.CallbackList.{name}" for name in _FIT_EVENTS)
 _STEPS = ("Model.train_step", "Model.test_step", "utils.unpack_x_y_sample_weight")
 SAVES = ("Model.save", "Model.save_weights", "models.save_model", "saving.save_model")
 _ADAPTED = ("Normalization", "Discretization", "TextVectorization", "StringLookup", "IntegerLookup")
+# The second is of TensorFlow 1, which TensorFlow 2 has too.
+STRATEGIES = tuple(
+    f"{place}.MultiWorkerMirroredStrategy" for place in ("distribute", "compat.v1.distribute.experimental")
+)
 ADAPTS = tuple(f"layers.{name}.adapt" for name in _ADAPTED)
 
 GOES_ON = Use("keras", "a training that goes on at an epoch", ("Model()._initial_epoch",))
@@ -60,11 +60,8 @@ REPAIRS = (  # in order: functions are replaced before they are wrapped
     _repair("row_weights:spread_weights", "keras.src.losses.loss", "a loss for each pixel or time step of a fed row",
             "reduce_weighted_values"),
     _repair("optimizers:sum_gradients_first", "keras", OPTIMIZERS,
-            "Optimizer._backend_apply_gradients", "Optimizer._all_reduce_sum_gradients"),
-    _repair("optimizers:agree_on_loss_scale", "keras", OPTIMIZERS,
-            "optimizers.LossScaleOptimizer.apply", "optimizers.LossScaleOptimizer._stateful_handle_finite_grads"),
-    *(_repair("optimizers:branch_on_all_replicas", module, OPTIMIZERS, "cond", elsewhere=other)
-      for module, other in (_CORE, reversed(_CORE))),
+            "Optimizer.apply", "optimizers.LossScaleOptimizer.apply", "Optimizer._all_reduce_sum_gradients"),
+    _repair("optimizers:branch_on_all_replicas", "tensorflow", OPTIMIZERS, "__internal__.smart_cond.smart_cond"),
     _repair("devices:place_slots", "keras", PLACED, "Optimizer.add_variable_from_reference", required=False),
     _repair("saving:save_outside_scope", "keras.src.saving.saving_lib", SAVING, "get_attr_skipset"),
     _repair("saving:save_outside_scope", "keras", SAVING, *SAVES),
@@ -75,10 +72,8 @@ REPAIRS = (  # in order: functions are replaced before they are wrapped
     _repair("saving:export_for_inference", "keras", EXPORT,
             "export.ExportArchive.add_endpoint", "export.ExportArchive.write_out"),
     _repair("saving:export_for_inference", "tf_keras", EXPORT, "export.ExportArchive.add_endpoint", required=False),
-    _repair("startup:explain_late_strategy", _COLLECTIVES, STRATEGY,
-            "CollectiveAllReduceExtended._initialize_multi_worker", required=False),
-    _repair("startup:keep_sigterm", _COLLECTIVES, "the end of a program by SIGTERM",
-            "CollectiveAllReduceExtended._initialize_multi_worker", required=False),
+    _repair("startup:prepare_strategies", "tensorflow", STRATEGY, *(f"{each}.__init__" for each in STRATEGIES),
+            "distribute.MultiWorkerMirroredStrategy._collective_key_base", required=False),
     _repair("functions:make_functions", "keras", FIT,
             "Model.make_train_function", "Model.make_test_function", "Model.make_predict_function",
             "Model._maybe_symbolic_build"),
@@ -92,15 +87,15 @@ REPAIRS = (  # in order: functions are replaced before they are wrapped
             *(f"callbacks.ProgbarLogger.on_{each}_batch_end" for each in ("train", "test", "predict")), required=False),
     _repair("training_events:follow_fit", "keras", METRICS, *_CALLBACKS, required=False),
     _repair("training_events:follow_fit", "tf_keras", METRICS, *_CALLBACKS, required=False),
-    _repair("waiting:measure_collectives", "tensorflow.python.distribute.cross_device_utils", METRICS,
-            "CollectiveReplicaLauncher.all_reduce", "CollectiveReplicaLauncher.batch_all_reduce", required=False),
+    _repair("waiting:measure_collectives", "tensorflow", METRICS,
+            "distribute.StrategyExtended.reduce_to", "distribute.StrategyExtended.batch_reduce_to", required=False),
     _repair("shards:distribute_shards_whole", "tensorflow", SHARES,
             "distribute.Strategy.experimental_distribute_dataset"),
     _repair("shards:leave_devices_untuned", "tensorflow", PASSES, "data.Dataset.prefetch", required=False),
     _repair("collectives:keep_remainders", "tensorflow.python.distribute.values_util", "counts on several workers",
             "on_read_assign_cross_replica"),
-    _repair("collectives:keep_options", _COLLECTIVES, "the options of a strategy's reductions",
-            "CollectiveAllReduceExtended._replica_ctx_all_reduce", required=False),
+    _repair("collectives:keep_options", "tensorflow", "the options of a strategy's reductions",
+            "distribute.ReplicaContext.all_reduce", required=False),
     _repair("provenance:track_datasets", "tensorflow", SHARES,
             *(f"data.Dataset.{name}" for name in ("__iter__", "_inputs", "_functions")),
             *(f"data.Dataset.{name}" for name in ("from_generator", "save", "load", "snapshot"))),
@@ -145,8 +140,9 @@ OF_BACKENDS = {"tensorflow": REPAIRS, "jax": JAX_REPAIRS, "torch": TORCH_REPAIRS
 
 CONTEXT = _repair(
     "startup:start_with_collectives", "tensorflow.python.eager.context", STRATEGY,
-    "context", "Context.ensure_initialized", "Context.configure_collective_ops", "Context.enable_collective_ops",
-    "Context.configure_coordination_service", required=False,
+    "context", "Context.config", "Context.get_server_def", "Context.ensure_initialized",
+    "Context.configure_collective_ops", "Context.enable_collective_ops", "Context.configure_coordination_service",
+    required=False,
 )  # fmt: skip
 IMPORTS = (  # names that functions use where they need them
     Use("tensorflow.python.eager.context", SAVING, ("eager_mode",)),
@@ -178,20 +174,15 @@ ATTRIBUTES = (  # of objects, which functions use where they need them
         "callbacks.OrbaxCheckpoint()._total_batches_seen", "callbacks.SwapEMAWeights()._ema_weights_in_model",
         "callbacks.TensorBoard()._global_train_batch", "callbacks.TensorBoard()._global_test_batch")),
     Use("keras", ADAPT, (
-        "layers.StringLookup()._frozen_vocab_size", "layers.StringLookup()._has_input_vocabulary",
+        "layers.StringLookup()._frozen_vocab_size",
         "layers.TextVectorization()._lookup_layer", "layers.TextVectorization._preprocess")),
     Use("keras", "the layers that adapt, and those of a model in its bundle", (
         "Layer._flatten_layers", "Function()._nodes_by_depth")),
     Use("keras.src.ops.node", "the names of a model's outputs", ("()._keras_history",)),
     Use("keras", PLACED, ("Variable()._value", "Variable._deferred_initialize")),
-    Use("keras", TABLES, ("Optimizer()._learning_rate",)),
     Use("tensorflow.python.data.ops.batch_op", SHARES, ("_BatchDataset()._drop_remainder",)),
     Use("tensorflow.python.distribute.values", FIT, ("PerReplicaSpec()._value_specs",)),
-    Use("tensorflow.python.eager.context", STRATEGY, (
-        "()._context", "Context()._initialized", "Context()._server_def", "Context()._collective_leader")),
-    Use(_COLLECTIVES, STRATEGY, (
-        "CollectiveAllReduceExtended()._collective_key_base", "CollectiveAllReduceExtended()._communication_options")),
-    Use("tensorflow.python.distribute.cross_device_utils", METRICS, ("CollectiveReplicaLauncher()._device",)),
+    Use("tensorflow.python.eager.context", STRATEGY, ("()._context", "Context()._initialized")),
     Use("tf_keras.src.engine.compile_utils", PADDING, (
         "MetricsContainer._conform_to_outputs", "LossesContainer()._user_losses", "LossesContainer()._total_loss_mean",
         "LossesContainer()._per_output_metrics")),

@@ -11,11 +11,13 @@ death itself, and shuts the cluster down.
 """
 
 import copy
+import inspect
 import itertools
 import os
 import signal
 import sys
 import threading
+import weakref
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -23,6 +25,7 @@ from typing import Any
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.keras.hooks import wrap
 from tensorflowonspark.keras.private_names import refuse_replicas
+from tensorflowonspark.keras.repairs import STRATEGIES
 
 _STRATEGIES = (b"MultiWorkerMirroredStrategy", b"CollectiveAllReduceStrategy")
 # `Context.strategy` makes the strategy too. In a pickle its name is that of any attribute or variable; a program that
@@ -62,7 +65,12 @@ def start_with_collectives(context: ModuleType, program: bytes, heartbeat_timeou
 
 def _is_configured(context: Any) -> bool:
     """Return whether a strategy, or another part of TensorFlow, has configured the communication of processes."""
-    return any((context._collective_leader, context._server_def))
+    return has_collectives(context) or context.get_server_def() is not None
+
+
+def has_collectives(context: Any) -> bool:
+    """Return whether TensorFlow starts, or has started, as a worker of a strategy or of DTensor."""
+    return bool(context.config.experimental.collective_group_leader)
 
 
 def names_strategy(program: bytes) -> bool:
@@ -88,7 +96,7 @@ def _file_names_strategy(file: str) -> bool:
 
 
 def _configure(context: Any) -> None:
-    """Configure TensorFlow as ``CollectiveAllReduceExtended._initialize_multi_worker`` does, for several workers."""
+    """Configure TensorFlow as the strategy does, for several workers."""
     import tensorflow as tf
 
     resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
@@ -138,20 +146,23 @@ def _wait_for_workers(context: ModuleType, heartbeat_timeout: float) -> None:
     wrap(context, "Context.configure_coordination_service", configure)
 
 
-def explain_late_strategy(module: ModuleType) -> None:
-    """Explain the error of a strategy that is made too late, and let a program make several, one after another.
+def prepare_strategies(tensorflow: ModuleType) -> None:
+    """Have a strategy begin as a program expects it (called after the import of TensorFlow).
 
-    Called after the import of the strategy's module.
-
-    A strategy that would train wrongly, since a name is missing that a repair needs, is refused too.
+    - The error of one that is made too late says what to do.
+    - A program can make several, one after another.
+    - One that would train wrongly, since a name is missing that a repair needs, is refused.
+    - What the program does on SIGTERM stays. TensorFlow starts a service with the strategy, which replaces the
+      program's handler by one of its own, and takes the signal as the notice of a preemption. A driver asks programs to
+      end by this signal, and they would ignore it. (A program that makes use of such notices, by
+      ``PreemptionCheckpointHandler``, sets its handler after the strategy.)
     """
 
-    def initialize(wrapped: Any, extended: Any, /, *args: Any, **kwargs: Any) -> Any:
-        refuse_replicas()
+    def make(wrapped: Any, strategy: Any, /, *args: Any, **kwargs: Any) -> None:
         # Each strategy exchanges by keys of its own, in a server that knows those of the strategies before.
-        extended._collective_key_base = next(_key_bases)
+        strategy._collective_key_base = next(_key_bases)
         try:
-            result = wrapped(*args, **kwargs)
+            wrapped(*args, **kwargs)
         except RuntimeError as error:
             if "must be configured at program startup" not in str(error):
                 raise
@@ -159,27 +170,22 @@ def explain_late_strategy(module: ModuleType) -> None:
                 "MultiWorkerMirroredStrategy() is made after TensorFlow has started in this process: make it the first "
                 "thing in the function, before ctx.dataset(...) and before any tensor, variable, layer or dataset"
             ) from error
-        from tensorflow.python.eager import context as eager
+        if strategy.num_replicas_in_sync > 1:
+            refuse_replicas()
+        given = inspect.signature(wrapped).bind(*args, **kwargs).arguments
+        strategy._tfos_options = given.get("communication_options")
+        strategy.extended._tfos_strategy = weakref.ref(strategy)
+        if strategy.cluster_resolver.cluster_spec().as_dict():
+            from tensorflow.python.eager import context as eager
 
-        _keep_server(eager.context())
-        return result
+            _keep_server(eager.context())
+            _keep_sigterm()
 
-    wrap(module, "CollectiveAllReduceExtended._initialize_multi_worker", initialize)
+    for name in STRATEGIES:
+        wrap(tensorflow, f"{name}.__init__", make)
 
 
-def keep_sigterm(module: ModuleType) -> None:
-    """Keep what a program does on SIGTERM (called after the import of the strategy's module).
-
-    TensorFlow starts a service with the strategy, which replaces the program's handler by one of its own, and takes the
-    signal as the notice of a preemption. A driver asks programs to end by this signal, and they would ignore it. (A
-    program that makes use of such notices, by ``PreemptionCheckpointHandler``, sets its handler after the strategy.)
-    """
-
-    def initialize(wrapped: Any, _: Any, /, *args: Any, **kwargs: Any) -> Any:
-        result = wrapped(*args, **kwargs)
-        handler = signal.getsignal(signal.SIGTERM)  # Python does not know of the one in TensorFlow
-        if handler is not None and threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, handler)
-        return result
-
-    wrap(module, "CollectiveAllReduceExtended._initialize_multi_worker", initialize)
+def _keep_sigterm() -> None:
+    handler = signal.getsignal(signal.SIGTERM)  # Python does not know of the one in TensorFlow
+    if handler is not None and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, handler)

@@ -13,12 +13,14 @@ This module imports no TensorFlow before a collective is built.
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from threading import Lock
 from types import ModuleType
 from typing import Any
 
-from tensorflowonspark.keras.hooks import wrap
+from tensorflowonspark.keras.hooks import wrap_plainly
 from tensorflowonspark.keras.session import session
+from tensorflowonspark.keras.workers import has_several_workers
 
 
 class Stopwatch:
@@ -89,28 +91,27 @@ class _Collectives:
     def __init__(self) -> None:
         self._lock = Lock()
         self._state: Any = None  # the variable's handle
-        self._on_gpu = False
-        self._nested = False  # building collectives of a batch
+        self._on_gpu: bool | None = None
+        self._nested = False  # building one, which may consist of others
 
-    def measured(self, device: str, inputs: Any, build: Callable[[], Any]) -> Any:
-        """Return what `build` returns, which contributes `inputs` to a collective on a device, and measure it."""
-        if self._nested:
-            return build()
-        if "GPU" in device.upper():
-            self._on_gpu = True
-            return build()
+    def measured(self, inputs: Any, build: Callable[[], Any]) -> Any:
+        """Return what `build` returns, which contributes `inputs` to a collective, and measure it."""
         import tensorflow as tf
 
+        if self._on_gpu is None:
+            self._on_gpu = bool(tf.config.list_logical_devices("GPU"))
+        if self._nested or self._on_gpu:
+            return build()
         state = self._variable(tf)
         self._nested = True
         try:
             with tf.device("CPU:0"):
-                with tf.control_dependencies(tf.nest.flatten(inputs)):
+                with tf.control_dependencies(_tensors(tf, inputs)):
                     begin = tf.timestamp()
                 _assign(tf, state, lambda total, end, _: (total, end, tf.maximum(begin, end)))
             outputs = build()
             with tf.device("CPU:0"):
-                with tf.control_dependencies(tf.nest.flatten(outputs)):
+                with tf.control_dependencies(_tensors(tf, outputs)):
                     end = tf.timestamp()
                 _assign(tf, state, lambda total, _, begin: (total + tf.maximum(end - begin, 0.0), end, 0.0))
         finally:
@@ -141,17 +142,26 @@ class _Collectives:
 _collectives = _Collectives()
 
 
+def _tensors(tf: Any, values: Any) -> list[Any]:
+    """Return the tensors of a structure, in which those of several replicas may be one value."""
+    flat = tf.nest.flatten(values, expand_composites=True)
+    return [each for each in flat if isinstance(each, tf.Tensor) and each.dtype != tf.resource]
+
+
 def _assign(tf: Any, state: Any, update: Callable[[Any, Any, Any], Any]) -> None:
     values = update(*tf.unstack(tf.raw_ops.ReadVariableOp(resource=state, dtype=tf.float64), num=3))
     tf.raw_ops.AssignVariableOp(resource=state, value=tf.stack([tf.cast(each, tf.float64) for each in values]))
 
 
-def measure_collectives(module: ModuleType) -> None:
-    """Measure the collectives of all strategies (called after the import of TensorFlow's ``cross_device_utils``)."""
+def measure_collectives(tensorflow: ModuleType) -> None:
+    """Measure the collectives of strategies with several workers (called after the import of TensorFlow)."""
 
-    def reduce(wrapped: Any, launcher: Any, /, *args: Any, **kwargs: Any) -> Any:
-        inputs = args[0] if args else next(iter(kwargs.values()))
-        return _collectives.measured(launcher._device, inputs, lambda: wrapped(*args, **kwargs))
+    def reduce(call: Any, extended: Any, reduce_op: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
+        build = partial(call, reduce_op, value, *args, **kwargs)
+        strategy = getattr(extended, "_tfos_strategy", lambda: None)()  # of a MultiWorkerMirroredStrategy
+        if not has_several_workers(strategy):
+            return build()
+        return _collectives.measured([each[0] for each in value] if isinstance(value, list) else value, build)
 
-    wrap(module, "CollectiveReplicaLauncher.all_reduce", reduce)
-    wrap(module, "CollectiveReplicaLauncher.batch_all_reduce", reduce)
+    for name in ("reduce_to", "batch_reduce_to"):
+        wrap_plainly(tensorflow, f"distribute.StrategyExtended.{name}", reduce)

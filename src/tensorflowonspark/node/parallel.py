@@ -150,15 +150,15 @@ class ParallelAccess:
         from tensorflow.python.eager import context
 
         from tensorflowonspark.keras.devices import node_devices
+        from tensorflowonspark.keras.startup import has_collectives
 
-        present = context.context()
-        if present._collective_leader:
+        if has_collectives(context.context()):
             raise ClusterError(
                 f"ctx.connect() on {self.role}: TensorFlow has started with the workers of a "
                 "MultiWorkerMirroredStrategy, or of DTensor: a program uses one of these or ctx.connect(), which comes "
                 "before any tensor, variable or dataset if the program names such a strategy"
             )
-        if present._server_def is not None:
+        if context.context().get_server_def() is not None:
             return node_devices()  # it is connected already
         self._wait_until_served(others, timeout)
         tf.config.experimental_connect_to_cluster(

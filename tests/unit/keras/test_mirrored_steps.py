@@ -146,3 +146,52 @@ except SpecError as error:
 @pytest.mark.timeout(120)
 def test_layers_in_float8_are_refused_on_two_devices():
     assert "scales its values by those that it has seen" in run_python(_FLOAT8).splitlines()[-1]
+
+
+_TWO_OPTIMIZERS = """
+import json
+import logging
+from tensorflowonspark.keras import hooks
+hooks.install()
+import keras
+import tensorflow as tf
+
+cpu = tf.config.list_physical_devices("CPU")[0]
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+warned = []
+logging.getLogger("tensorflow").addFilter(lambda record: warned.append(record.getMessage()))
+plain = lambda: keras.optimizers.SGD(1.0)
+scaled = lambda: keras.optimizers.LossScaleOptimizer(plain(), initial_scale=1.0)
+found = {}
+for name, kinds in {"scaled, scaled": (scaled, scaled), "scaled, plain": (scaled, plain)}.items():
+    with strategy.scope():
+        variables = [keras.Variable([0.0]) for _ in kinds]
+        optimizers = [kind() for kind in kinds]
+        for optimizer, variable in zip(optimizers, variables):
+            optimizer.build([variable])
+
+    @tf.function
+    def step():
+        def run():
+            replica = tf.distribute.get_replica_context()
+            gradient = tf.constant([1.0]) + tf.cast(replica.replica_id_in_sync_group, tf.float32)
+            for optimizer, variable in zip(optimizers, variables):
+                optimizer.apply([gradient], [variable])
+            return replica.all_reduce("sum", gradient)
+        return strategy.reduce("sum", strategy.run(run), axis=None)
+
+    step()
+    local = [strategy.experimental_local_results(each.value) for each in variables]
+    found[name] = [[float(value[0]) for value in values] for values in local]
+print(json.dumps([found, warned]))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_two_optimizers_of_a_step_of_ones_own_sum_once_each_and_autograph_warns_of_nothing():
+    found, warned = json.loads(run_python(_TWO_OPTIMIZERS).splitlines()[-1])
+    both = [[-3.0, -3.0], [-3.0, -3.0]]
+    assert found == {"scaled, scaled": both, "scaled, plain": both}
+    assert warned == []

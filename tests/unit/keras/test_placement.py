@@ -57,18 +57,16 @@ def test_replicas_reduce_with_the_options_of_their_strategy():
     """On one replica TensorFlow reduces nothing; real workers are tested in `tests/cluster/parallel`."""
     used = []
 
-    class Extended:
-        _communication_options = tf.distribute.experimental.CommunicationOptions(100, 7.0)
+    class Replica:
+        strategy = SimpleNamespace(_tfos_options=tf.distribute.experimental.CommunicationOptions(100, 7.0))
 
-        def _replica_ctx_all_reduce(self, reduce_op, value, options=None):
+        def all_reduce(self, reduce_op, value, options=None):
             used.append((options.bytes_per_pack, options.timeout_seconds, options.implementation.value))
 
-    collectives.keep_options(SimpleNamespace(CollectiveAllReduceExtended=Extended))
-    Extended()._replica_ctx_all_reduce("SUM", [])
-    Extended()._replica_ctx_all_reduce("SUM", [], tf.distribute.experimental.CommunicationOptions())
-    Extended()._replica_ctx_all_reduce(
-        "SUM", [], options=tf.distribute.experimental.CommunicationOptions(5, None, "RING")
-    )
+    collectives.keep_options(SimpleNamespace(distribute=SimpleNamespace(ReplicaContext=Replica), __name__="tensorflow"))
+    Replica().all_reduce("SUM", [])
+    Replica().all_reduce("SUM", [], tf.distribute.experimental.CommunicationOptions())
+    Replica().all_reduce("SUM", [], options=tf.distribute.experimental.CommunicationOptions(5, None, "RING"))
     assert used == [(100, 7.0, "AUTO"), (100, 7.0, "AUTO"), (5, 7.0, "RING")]
 
 

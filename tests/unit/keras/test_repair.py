@@ -20,7 +20,7 @@ def test_a_program_that_imports_a_repair_before_tensorflow_is_repaired(first):
 from tensorflowonspark.keras import hooks; hooks.install()
 import tensorflowonspark.keras.{first}
 import keras, wrapt
-for name in ("Model.train_step", "Optimizer._backend_apply_gradients"):
+for name in ("Model.train_step", "Optimizer._all_reduce_sum_gradients"):
     owner, attribute = hooks.place_of(keras, name)
     assert isinstance(vars(owner)[attribute], wrapt.FunctionWrapper), name
 from tensorflow.python.eager import context

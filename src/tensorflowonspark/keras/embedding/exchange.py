@@ -166,8 +166,7 @@ def join(strategy: tf.distribute.Strategy, name: str) -> RowExchange | None:
     if not has_several_workers(strategy):
         return None
     workers = strategy.num_replicas_in_sync
-    options = getattr(extended, "_communication_options", None)
-    timeout = float(getattr(options, "timeout_seconds", None) or 0)
+    timeout = float(getattr(getattr(strategy, "_tfos_options", None), "timeout_seconds", None) or 0)
     with tf.init_scope(), cpu():
         own = [random.SystemRandom().getrandbits(62), next(_joined)]
         gathered = _gather(tf.constant([own], tf.int64), workers, own[1] % _FIRST_KEY, timeout).numpy().tolist()

@@ -144,7 +144,7 @@ def _of_keras(given: Any) -> tuple[str, dict[str, Any]]:
             f"optimizer: {type(given).__name__}({refused[0]}={config[refused[0]]!r}) does not apply to the rows of a "
             f"ShardedEmbedding, which are updated one by one: leave {refused[0]} out"
         )
-    rate = given._learning_rate
-    is_schedule = isinstance(rate, keras.optimizers.schedules.LearningRateSchedule)
+    schedule = keras.optimizers.schedules.LearningRateSchedule
+    rate = next((each for each in vars(given).values() if isinstance(each, schedule)), None)
     settings = {each: float(config[each]) for each in _DEFAULTS[name] if each != "learning_rate"}
-    return name, {**settings, "learning_rate": rate if is_schedule else float(config["learning_rate"])}
+    return name, {**settings, "learning_rate": rate or float(config["learning_rate"])}
