@@ -62,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             parser.error(f"--install makes one environment, and {len(cells)} cells are selected")
         return _install(cells[0], options)
     if options.next is not None:
-        return run_columns(options.next or list(NEXT), revision(), _DIRECTORY, short=options.short)
+        return run_columns([cell.tensorflow for cell in cells], revision(), _DIRECTORY, short=options.short)
     if options.list:
         return max([_list(cell) for cell in cells])
     results = Results(_DIRECTORY / "results.json")

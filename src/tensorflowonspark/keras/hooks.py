@@ -164,13 +164,15 @@ def wrap(module: ModuleType, name: str, wrapper: Callable[..., Any]) -> None:
         _replace_copies(module, attribute, original)
 
 
-def wrap_plainly(module: Any, name: str, wrapper: Callable[..., Any]) -> None:
-    """Wrap a method by a plain function: AutoGraph warns of others in a ``tf.function`` of the program that calls it.
+def wrap_for_autograph(module: ModuleType, name: str, wrapper: Callable[..., Any]) -> None:
+    """Wrap a method that programs call within a ``tf.function``, where AutoGraph would warn of what `wrap` makes.
 
     Parameters
     ----------
-    module, name, wrapper
-        As in `wrap`.
+    module, name
+        The method, as ``"Class.method"``, which this version must have; the class may inherit it.
+    wrapper : callable
+        Is called in its place, with the method of the object, the object, and the arguments of the call.
     """
     import tensorflow as tf
 

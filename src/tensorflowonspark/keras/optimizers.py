@@ -20,7 +20,7 @@ from typing import Any
 import tensorflow as tf
 
 from tensorflowonspark.keras.global_batch import current_step
-from tensorflowonspark.keras.hooks import setting, wrap, wrap_plainly
+from tensorflowonspark.keras.hooks import setting, wrap, wrap_for_autograph
 from tensorflowonspark.keras.own_losses import weighted
 
 # Replicas run their steps in separate threads, with a value each: the graph in which gradients are the sum over all.
@@ -30,8 +30,9 @@ _only_building: ContextVar[bool] = ContextVar("optimizers only make their variab
 
 def sum_gradients_first(keras: ModuleType) -> None:
     """Have all optimizers sum gradients first (called after the import of Keras)."""
-    # The replicas whose LossScaleOptimizer has summed. It applies the one within in another thread of each replica.
-    summed: set[int] = set()
+    # The replicas whose LossScaleOptimizer has summed the gradients, and now applies the optimizer within it. It does
+    # so in another thread of each replica, where no context variable tells that.
+    summed: set[int | None] = set()
 
     def apply(call: Any, optimizer: Any, grads: Any, trainable_variables: Any = None) -> None:
         replica = _replica()
@@ -48,21 +49,20 @@ def sum_gradients_first(keras: ModuleType) -> None:
 
     def apply_scaled(call: Any, optimizer: Any, grads: Any, trainable_variables: Any = None) -> None:
         def call_inner(grads: Any, trainable_variables: Any) -> None:
-            replica = _replica()
-            own = set() if replica is None else {_number(replica)}
-            summed.update(own)
+            number = _number(_replica())
+            summed.add(number)
             try:
                 call(grads, trainable_variables)
             finally:
-                summed.difference_update(own)
+                summed.discard(number)
 
         apply(call_inner, optimizer, grads, trainable_variables)
 
     def sum_once(wrapped: Any, _optimizer: Any, /, grads_and_vars: Any) -> Any:
         return wrapped(grads_and_vars) if _summed.get() is None else grads_and_vars
 
-    wrap_plainly(keras, "Optimizer.apply", apply)
-    wrap_plainly(keras, "optimizers.LossScaleOptimizer.apply", apply_scaled)
+    wrap_for_autograph(keras, "Optimizer.apply", apply)
+    wrap_for_autograph(keras, "optimizers.LossScaleOptimizer.apply", apply_scaled)
     wrap(keras, "Optimizer._all_reduce_sum_gradients", sum_once)
 
 
@@ -97,9 +97,9 @@ def _replica() -> Any:
     return replica if replica is not None and isinstance(replica.strategy, mirrored) else None
 
 
-def _number(replica: Any) -> int:
-    """Return a replica's number among all, which in a graph is a constant of it."""
-    return int(tf.get_static_value(replica.replica_id_in_sync_group))
+def _number(replica: Any) -> int | None:
+    """Return a replica's number among all, which in a graph is a constant of it; None without a replica."""
+    return None if replica is None else int(tf.get_static_value(replica.replica_id_in_sync_group))
 
 
 def _sum(grads: Sequence[Any]) -> list[Any]:

@@ -152,7 +152,8 @@ def fixed_reason(layer: Any) -> str:
         return "it was made with mean and variance" if layer.input_mean is not None else ""
     if family == "Discretization":
         return "it was made with bin_boundaries" if layer.num_bins is None else ""
-    return "it was made with a vocabulary" if not hasattr(lookup_of(layer), "token_counts") else ""
+    adapts = hasattr(lookup_of(layer), "token_counts")  # not if it has a vocabulary, be it read from a file
+    return "" if adapts else "it was made with a vocabulary"
 
 
 def is_adapted(layer: Any) -> bool:

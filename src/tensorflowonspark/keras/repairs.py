@@ -38,8 +38,8 @@ _CALLBACKS = tuple(f"callbacks.CallbackList.{name}" for name in _FIT_EVENTS)
 _STEPS = ("Model.train_step", "Model.test_step", "utils.unpack_x_y_sample_weight")
 SAVES = ("Model.save", "Model.save_weights", "models.save_model", "saving.save_model")
 _ADAPTED = ("Normalization", "Discretization", "TextVectorization", "StringLookup", "IntegerLookup")
-# The second is of TensorFlow 1, which TensorFlow 2 has too.
-STRATEGIES = tuple(
+# Two classes: that of TensorFlow 2, and that of TensorFlow 1, which is still there.
+STRATEGY_CLASSES = tuple(
     f"{place}.MultiWorkerMirroredStrategy" for place in ("distribute", "compat.v1.distribute.experimental")
 )
 ADAPTS = tuple(f"layers.{name}.adapt" for name in _ADAPTED)
@@ -72,7 +72,7 @@ REPAIRS = (  # in order: functions are replaced before they are wrapped
     _repair("saving:export_for_inference", "keras", EXPORT,
             "export.ExportArchive.add_endpoint", "export.ExportArchive.write_out"),
     _repair("saving:export_for_inference", "tf_keras", EXPORT, "export.ExportArchive.add_endpoint", required=False),
-    _repair("startup:prepare_strategies", "tensorflow", STRATEGY, *(f"{each}.__init__" for each in STRATEGIES),
+    _repair("startup:prepare_strategies", "tensorflow", STRATEGY, *(f"{each}.__init__" for each in STRATEGY_CLASSES),
             "distribute.MultiWorkerMirroredStrategy._collective_key_base", required=False),
     _repair("functions:make_functions", "keras", FIT,
             "Model.make_train_function", "Model.make_test_function", "Model.make_predict_function",
@@ -174,8 +174,8 @@ ATTRIBUTES = (  # of objects, which functions use where they need them
         "callbacks.OrbaxCheckpoint()._total_batches_seen", "callbacks.SwapEMAWeights()._ema_weights_in_model",
         "callbacks.TensorBoard()._global_train_batch", "callbacks.TensorBoard()._global_test_batch")),
     Use("keras", ADAPT, (
-        "layers.StringLookup()._frozen_vocab_size",
-        "layers.TextVectorization()._lookup_layer", "layers.TextVectorization._preprocess")),
+        "layers.StringLookup()._frozen_vocab_size", "layers.TextVectorization()._lookup_layer",
+        "layers.TextVectorization._preprocess")),
     Use("keras", "the layers that adapt, and those of a model in its bundle", (
         "Layer._flatten_layers", "Function()._nodes_by_depth")),
     Use("keras.src.ops.node", "the names of a model's outputs", ("()._keras_history",)),

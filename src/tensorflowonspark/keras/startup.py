@@ -25,7 +25,7 @@ from typing import Any
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.keras.hooks import wrap
 from tensorflowonspark.keras.private_names import refuse_replicas
-from tensorflowonspark.keras.repairs import STRATEGIES
+from tensorflowonspark.keras.repairs import STRATEGY_CLASSES
 
 _STRATEGIES = (b"MultiWorkerMirroredStrategy", b"CollectiveAllReduceStrategy")
 # `Context.strategy` makes the strategy too. In a pickle its name is that of any attribute or variable; a program that
@@ -170,8 +170,6 @@ def prepare_strategies(tensorflow: ModuleType) -> None:
                 "MultiWorkerMirroredStrategy() is made after TensorFlow has started in this process: make it the first "
                 "thing in the function, before ctx.dataset(...) and before any tensor, variable, layer or dataset"
             ) from error
-        if strategy.num_replicas_in_sync > 1:
-            refuse_replicas()
         given = inspect.signature(wrapped).bind(*args, **kwargs).arguments
         strategy._tfos_options = given.get("communication_options")
         strategy.extended._tfos_strategy = weakref.ref(strategy)
@@ -180,12 +178,15 @@ def prepare_strategies(tensorflow: ModuleType) -> None:
 
             _keep_server(eager.context())
             _keep_sigterm()
+        if strategy.num_replicas_in_sync > 1:
+            refuse_replicas()
 
-    for name in STRATEGIES:
+    for name in STRATEGY_CLASSES:
         wrap(tensorflow, f"{name}.__init__", make)
 
 
 def _keep_sigterm() -> None:
+    """Set the handler of SIGTERM that Python knows once more, in place of TensorFlow's."""
     handler = signal.getsignal(signal.SIGTERM)  # Python does not know of the one in TensorFlow
     if handler is not None and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, handler)

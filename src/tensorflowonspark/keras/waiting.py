@@ -18,7 +18,7 @@ from threading import Lock
 from types import ModuleType
 from typing import Any
 
-from tensorflowonspark.keras.hooks import wrap_plainly
+from tensorflowonspark.keras.hooks import wrap_for_autograph
 from tensorflowonspark.keras.session import session
 from tensorflowonspark.keras.workers import has_several_workers
 
@@ -91,16 +91,13 @@ class _Collectives:
     def __init__(self) -> None:
         self._lock = Lock()
         self._state: Any = None  # the variable's handle
-        self._on_gpu: bool | None = None
         self._nested = False  # building one, which may consist of others
 
     def measured(self, inputs: Any, build: Callable[[], Any]) -> Any:
         """Return what `build` returns, which contributes `inputs` to a collective, and measure it."""
         import tensorflow as tf
 
-        if self._on_gpu is None:
-            self._on_gpu = bool(tf.config.list_logical_devices("GPU"))
-        if self._nested or self._on_gpu:
+        if self._nested or tf.config.list_logical_devices("GPU"):
             return build()
         state = self._variable(tf)
         self._nested = True
@@ -128,8 +125,8 @@ class _Collectives:
             return self._state
 
     def read(self) -> float | None:
-        """Return the seconds in collectives so far; None if none was built, or some are on a GPU."""
-        if self._state is None or self._on_gpu:
+        """Return the seconds in collectives so far; None if none was measured."""
+        if self._state is None:
             return None
         import tensorflow as tf
 
@@ -161,7 +158,8 @@ def measure_collectives(tensorflow: ModuleType) -> None:
         strategy = getattr(extended, "_tfos_strategy", lambda: None)()  # of a MultiWorkerMirroredStrategy
         if not has_several_workers(strategy):
             return build()
-        return _collectives.measured([each[0] for each in value] if isinstance(value, list) else value, build)
+        inputs = [each for each, _destination in value] if isinstance(value, list) else value  # a list is a batch
+        return _collectives.measured(inputs, build)
 
     for name in ("reduce_to", "batch_reduce_to"):
-        wrap_plainly(tensorflow, f"distribute.StrategyExtended.{name}", reduce)
+        wrap_for_autograph(tensorflow, f"distribute.StrategyExtended.{name}", reduce)
