@@ -120,7 +120,7 @@ def drops_rows(dataset: Any) -> bool:
     """Return whether a dataset has a transformation that is meant to drop rows, or has no inputs to inspect."""
     inputs = _inputs(dataset)
     by_name = any(part in type(dataset).__name__ for part in _DROPPING)
-    drops = inputs is None or by_name or _is_set(getattr(dataset, "_drop_remainder", False))
+    drops = inputs is None or by_name or _drops_remainder(dataset)
     return drops or any(map(drops_rows, inputs or ()))
 
 
@@ -132,8 +132,15 @@ def _inputs(dataset: Any) -> list[Any] | None:
         return None
 
 
-def _is_set(flag: Any) -> bool:
-    return bool(flag.numpy() if hasattr(flag, "numpy") else flag)
+def _drops_remainder(dataset: Any) -> bool:
+    """Return whether a dataset makes batches of a fixed size only, which its shapes show; of windows nothing does."""
+    name = type(dataset).__name__.strip("_").lower()
+    if "batch" not in name or "unbatch" in name:
+        return name.startswith("window")
+    import tensorflow as tf
+
+    shapes = [tf.TensorShape(getattr(each, "shape", None)) for each in tf.nest.flatten(dataset.element_spec)]
+    return any(each.rank and each[0] is not None for each in shapes)
 
 
 @dataclass

@@ -20,6 +20,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tensorflowonspark.keras.building import building
 from tensorflowonspark.keras.global_batch import of_replicas, on_replica
 from tensorflowonspark.keras.hooks import wrap
 from tensorflowonspark.keras.step_logs import StepLogs
@@ -159,7 +160,7 @@ def _build(wrapped: Any, model: Any, /, iterator: Any = None, data_batch: Any = 
         except TypeError:  # Keras may still build it
             pass
     if can_be_called(model):
-        with _ragged_kept(data_batch):
+        with _ragged_kept(data_batch), building():
             wrapped(iterator=iterator, data_batch=data_batch)
     if data_batch is not None:
         build_in_advance(model, data_batch)

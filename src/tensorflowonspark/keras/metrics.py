@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tensorflowonspark.keras.building import is_building
 from tensorflowonspark.keras.hooks import wrap
 
 _MINUS_ZERO = -(2**31)  # the bits of -0.0, read as an int32
@@ -95,7 +96,6 @@ def _kept(values: Any, real: tf.Tensor) -> Any:
 
 def skip_padding(compile_utils: ModuleType) -> None:
     """Have Keras 3 update metrics with real rows (called after the import of its ``compile_utils``)."""
-    from keras.src.backend.common.stateless_scope import in_stateless_scope
 
     def update_state(wrapped: Any, container: Any, /, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
         real = real_rows(sample_weight)
@@ -105,7 +105,7 @@ def skip_padding(compile_utils: ModuleType) -> None:
         if not container.built:
             container.build(y_true, y_pred)
         # Keras builds a model in a stateless scope, which records the assigned values.
-        update_on(real, wrapped, y_true, y_pred, sample_weight, at_once=in_stateless_scope())
+        update_on(real, wrapped, y_true, y_pred, sample_weight, at_once=is_building())
 
     wrap(compile_utils, "CompileMetrics.update_state", update_state)
 

@@ -19,13 +19,13 @@ from typing import Any
 
 import tensorflow as tf
 
+from tensorflowonspark.keras.building import is_building
 from tensorflowonspark.keras.global_batch import current_step
 from tensorflowonspark.keras.hooks import setting, wrap, wrap_for_autograph
 from tensorflowonspark.keras.own_losses import weighted
 
 # Replicas run their steps in separate threads, with a value each: the graph in which gradients are the sum over all.
 _summed: ContextVar[Any] = ContextVar("graph of sums", default=None)
-_only_building: ContextVar[bool] = ContextVar("optimizers only make their variables", default=False)
 
 
 def sum_gradients_first(keras: ModuleType) -> None:
@@ -36,7 +36,7 @@ def sum_gradients_first(keras: ModuleType) -> None:
 
     def apply(call: Any, optimizer: Any, grads: Any, trainable_variables: Any = None) -> None:
         replica = _replica()
-        if _only_building.get():
+        if is_building():
             if len(grads) and not optimizer.built:
                 with keras.name_scope(optimizer.name, caller=optimizer):
                     optimizer.build(trainable_variables)
@@ -78,11 +78,6 @@ def branch_on_all_replicas(tensorflow: ModuleType) -> None:
         return _branch(pred, true_fn, false_fn) if is_of_step else wrapped(pred, true_fn, false_fn, name)
 
     wrap(tensorflow, "__internal__.smart_cond.smart_cond", cond)
-
-
-def only_building() -> AbstractContextManager[None]:
-    """Have optimizers make the variables for their gradients without an update, for the duration of a block."""
-    return setting(_only_building, True)
 
 
 def _with_sums() -> AbstractContextManager[None]:

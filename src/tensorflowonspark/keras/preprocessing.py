@@ -15,7 +15,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tensorflowonspark.errors import SpecError
+from tensorflowonspark.errors import RequirementError, SpecError
+from tensorflowonspark.keras.private_names import TESTED
+from tensorflowonspark.keras.sublayers import direct_sublayers
 
 _FAMILIES = ("Normalization", "Discretization", "TextVectorization", "IndexLookup")
 _LIBRARIES = ("keras", "tf_keras")
@@ -142,7 +144,15 @@ def family_of(layer: Any) -> str:
 
 def lookup_of(layer: Any) -> Any:
     """Return the lookup that has a layer's vocabulary, which is within a `TextVectorization`."""
-    return layer._lookup_layer if family_of(layer) == "TextVectorization" else layer
+    if family_of(layer) != "TextVectorization":
+        return layer
+    found = next((each for each in direct_sublayers(layer) if family_of(each) == "IndexLookup"), None)
+    if found is None:
+        raise RequirementError(
+            f"layer {layer.name!r}: the TextVectorization of this version of Keras has no lookup: install "
+            f'"{TESTED["keras"]}" or "{TESTED["tf_keras"]}"'
+        )
+    return found
 
 
 def fixed_reason(layer: Any) -> str:

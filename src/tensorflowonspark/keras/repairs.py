@@ -162,7 +162,6 @@ IMPORTS = (  # names that functions use where they need them
     Use("tensorflow", METRICS, ("raw_ops.VarHandleOp", "raw_ops.AssignVariableOp", "raw_ops.ReadVariableOp")),
     Use("keras.src.backend", "ragged values on several workers", ("KerasTensor",)),
     Use("keras.src.backend.config", "the choice of a backend", ("_BACKEND",)),
-    Use("keras.src.backend.common.stateless_scope", PADDING, ("in_stateless_scope",)),
     Use("keras.src.trainers.data_adapters.tf_dataset_adapter", FIT, ("TFDatasetAdapter",)),
     Use("keras.src.layers.preprocessing.discretization", ADAPT, ("merge_summaries",)),
 )  # fmt: skip
@@ -173,14 +172,9 @@ ATTRIBUTES = (  # of objects, which functions use where they need them
         "callbacks.ModelCheckpoint()._batches_seen_since_last_saving", "callbacks.ModelCheckpoint()._last_batch_seen",
         "callbacks.OrbaxCheckpoint()._total_batches_seen", "callbacks.SwapEMAWeights()._ema_weights_in_model",
         "callbacks.TensorBoard()._global_train_batch", "callbacks.TensorBoard()._global_test_batch")),
-    Use("keras", ADAPT, (
-        "layers.StringLookup()._frozen_vocab_size", "layers.TextVectorization()._lookup_layer",
-        "layers.TextVectorization._preprocess")),
-    Use("keras", "the layers that adapt, and those of a model in its bundle", (
-        "Layer._flatten_layers", "Function()._nodes_by_depth")),
+    Use("keras", "the columns that a layer which adapts receives", ("Function()._nodes_by_depth",)),
     Use("keras.src.ops.node", "the names of a model's outputs", ("()._keras_history",)),
     Use("keras", PLACED, ("Variable()._value", "Variable._deferred_initialize")),
-    Use("tensorflow.python.data.ops.batch_op", SHARES, ("_BatchDataset()._drop_remainder",)),
     Use("tensorflow.python.distribute.values", FIT, ("PerReplicaSpec()._value_specs",)),
     Use("tensorflow.python.eager.context", STRATEGY, ("()._context", "Context()._initialized")),
     Use("tf_keras.src.engine.compile_utils", PADDING, (

@@ -21,9 +21,9 @@ from typing import Any
 import tensorflow as tf
 
 from tensorflowonspark.errors import SpecError
+from tensorflowonspark.keras.building import building
 from tensorflowonspark.keras.global_batch import current_step, of_replicas
 from tensorflowonspark.keras.hooks import is_own, wrap
-from tensorflowonspark.keras.optimizers import only_building
 from tensorflowonspark.keras.saving import takes_training
 from tensorflowonspark.keras.trackers import track_loss, tracking
 
@@ -144,7 +144,7 @@ def build_in_advance(model: Any, batch: Any) -> None:
     # The first trace builds layers, which allows gradients, which allow the optimizers' variables.
     for _ in range(3):
         try:
-            with strategy.scope(), only_building():
+            with strategy.scope(), building():
                 Step().compute_output_spec(data)
         except Exception as error:
             _log.debug("tracing the step failed: %s", error)

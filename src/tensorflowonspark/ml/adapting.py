@@ -358,9 +358,7 @@ def _restored(layer: Any) -> Iterator[None]:
     """Give a layer that has no state none again at the end of the block."""
     family, boundaries = family_of(layer), getattr(layer, "bin_boundaries", None)
     lookup: Any = lookup_of(layer) if family in ("IndexLookup", "TextVectorization") else None
-    if lookup is not None:
-        table, size = lookup.lookup_table, lookup._frozen_vocab_size
-        absent = [name for name in ("idf_weights", "idf_weights_const") if not hasattr(lookup, name)]
+    attributes = {} if lookup is None else dict(vars(lookup))
     try:
         yield
     finally:
@@ -371,7 +369,8 @@ def _restored(layer: Any) -> Iterator[None]:
         elif family == "Discretization":
             layer.bin_boundaries = boundaries
         else:
-            lookup.lookup_table, lookup._frozen_vocab_size = table, size
-            for name in absent:
-                if hasattr(lookup, name):
-                    delattr(lookup, name)
+            for name in vars(lookup).keys() - attributes.keys():
+                delattr(lookup, name)
+            for name, value in attributes.items():
+                if vars(lookup)[name] is not value:
+                    setattr(lookup, name, value)

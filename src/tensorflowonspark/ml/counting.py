@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from tensorflowonspark.columns import Ragged
 from tensorflowonspark.errors import FeedError
-from tensorflowonspark.keras.preprocessing import Moments
+from tensorflowonspark.keras.preprocessing import Moments, lookup_of
 from tensorflowonspark.ml.distribution import prepare_tensorflow
 from tensorflowonspark.ml.predict import TakenColumns, features_of, this_partition
 
@@ -217,6 +217,18 @@ def _split_by_arrow(texts: pa.Array, standardize: str | None, split: str | None)
     return flat.filter(real), np.bincount(rows.filter(real).to_numpy(), minlength=len(texts))
 
 
+def _tokens(layer: Any, texts: Any) -> Any:
+    """Return the tokens of which a `TextVectorization` would update the state of its lookup."""
+    found: list[Any] = []
+    lookup = lookup_of(layer)
+    lookup.update_state = found.append  # of this object, before its class's
+    try:
+        layer.update_state(texts)
+    finally:
+        del lookup.update_state
+    return found[0]
+
+
 def _split_by_keras(layer: Any, values: Any) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
     import tensorflow as tf
 
@@ -224,7 +236,7 @@ def _split_by_keras(layer: Any, values: Any) -> tuple[npt.NDArray[Any], npt.NDAr
         texts = tf.RaggedTensor.from_nested_row_splits(values.values, values.splits)
     else:
         texts = tf.constant(values.reshape(len(values), -1))
-    tokens = layer._preprocess(texts)
+    tokens = _tokens(layer, texts)
     if isinstance(tokens, tf.RaggedTensor):
         lengths = tokens.row_lengths().numpy()
         if tokens.ragged_rank > 1:

@@ -5,6 +5,7 @@ from importlib import import_module
 from typing import Any
 
 from tensorflowonspark.keras.preprocessing import family_of, is_adapted
+from tensorflowonspark.keras.sublayers import direct_sublayers
 from tensorflowonspark.ml.model_bundle import inputs_of
 from tensorflowonspark.ml.serialization import library_of
 
@@ -19,7 +20,7 @@ def _adaptable(layer: Any) -> Iterator[Any]:
         yield layer  # not the lookup within a TextVectorization
         return
     nested = getattr(layer, "layers", None)
-    for each in layer._flatten_layers(recursive=False, include_self=False) if nested is None else nested:
+    for each in direct_sublayers(layer) if nested is None else nested:
         yield from _adaptable(each)
 
 

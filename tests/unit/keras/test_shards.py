@@ -6,7 +6,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tensorflowonspark.keras.feed_tracking import has_equal_steps, note_equal_steps, note_length, pass_length
+from tensorflowonspark.keras.feed_tracking import (
+    drops_rows,
+    has_equal_steps,
+    note_equal_steps,
+    note_length,
+    pass_length,
+)
 from tensorflowonspark.keras.shards import _divided, _without_tuning, is_shard, mark_shard
 from tests.support.commands import run_python
 
@@ -27,6 +33,32 @@ def test_the_mark_of_a_share_survives_transformations():
     data = tf.data.Dataset.range(4)
     assert not is_shard(data)
     assert is_shard(mark_shard(data).map(lambda x: x + 1).prefetch(2))
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        (lambda data: data.batch(4), False),
+        (lambda data: data.batch(4, drop_remainder=True), True),
+        (lambda data: data.batch(4, drop_remainder=True, num_parallel_calls=2).prefetch(1), True),
+        (lambda data: data.batch(4, drop_remainder=True).map(lambda x: x[:2]), True),
+        (lambda data: data.padded_batch(4), False),
+        (lambda data: data.padded_batch(4, drop_remainder=True), True),
+        (lambda data: data.ragged_batch(4, drop_remainder=True), True),
+        (lambda data: data.batch(8).rebatch(4), False),
+        (lambda data: data.batch(8).rebatch(4, drop_remainder=True), True),
+        (lambda data: data.map(lambda x: tf.fill([3], x)).batch(2).unbatch(), False),
+        (lambda data: data.bucket_by_sequence_length(lambda x: 1, [4], [2, 2]), False),
+        (lambda data: data.window(4, drop_remainder=True).flat_map(lambda each: each.batch(4)), True),
+        (lambda data: data.map(lambda x: tf.fill([3], x)), False),
+        (lambda data: data.filter(lambda x: x > 1), True),
+        (lambda data: data.batch(2).take(1), True),
+        (lambda data: tf.data.Dataset.zip(data, data.batch(2, drop_remainder=True)), True),
+    ],
+)
+def test_datasets_that_are_meant_to_drop_rows_are_known(make, expected):
+    data = tf.data.Dataset.from_tensor_slices(tf.range(10))
+    assert drops_rows(make(data)) is expected
 
 
 @pytest.mark.parametrize(("chosen", "expected"), [(None, False), (True, True), (False, False)])

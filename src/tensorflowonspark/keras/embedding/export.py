@@ -13,7 +13,7 @@ import json
 import os
 import shutil
 import zipfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -23,6 +23,7 @@ import tensorflow as tf
 
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.keras.embedding.layer import ShardedEmbedding
+from tensorflowonspark.keras.sublayers import all_sublayers
 
 _WEIGHTS = "model.weights.h5"
 _CONFIG = "config.json"
@@ -30,8 +31,7 @@ _CONFIG = "config.json"
 
 def sharded_layers(model: Any) -> list[ShardedEmbedding]:
     """Return the layers of a model whose tables are divided, each once."""
-    layers: Iterable[Any] = model._flatten_layers()
-    return [each for each in layers if isinstance(each, ShardedEmbedding)]
+    return [each for each in all_sublayers(model) if isinstance(each, ShardedEmbedding)]
 
 
 def send_rows(layers: Sequence[ShardedEmbedding]) -> None:

@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from tensorflowonspark.keras.embedding.exchange import RowExchange
 from tensorflowonspark.keras.session import session
+from tensorflowonspark.keras.sublayers import all_sublayers
 
 
 def is_predicting_together() -> bool:
@@ -25,7 +26,7 @@ def predicting_together(model: Any) -> Iterator[None]:
 
     Models without divided tables predict as ever, and those whose tables are not built yet.
     """
-    exchanges = (getattr(each, "_exchange", None) for each in model._flatten_layers())
+    exchanges = (getattr(each, "_exchange", None) for each in all_sublayers(model))
     exchange = next((each for each in exchanges if each is not None), None)
     if exchange is None:
         yield
