@@ -270,8 +270,7 @@ print("strategy: 5 tests with keras-nightly 3.16: 5 passed")
 print("+ none a_test.py::T::t: failed: no")
 """
     assert cell_tests.run_keras_suite(python(script), tmp_path / "log") == (
-        "none: 5 tests with keras-nightly 3.16: 4 passed, 1 failed; strategy: 5 tests with keras-nightly 3.16: "
-        "5 passed; 1 other than with the newest Keras"
+        "without a strategy 4 passed, 1 failed; in one 5 passed; 1 other than with the newest Keras"
     )
     assert cell_tests.run_keras_suite(python("print('no network'); sys.exit(1)"), tmp_path / "log") == (
         "**failed**: it ended with exit code 1: no network"

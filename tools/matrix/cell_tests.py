@@ -44,6 +44,7 @@ _HAVE_RUN = (0, 1)  # exit codes of pytest: all tests have passed, or some have 
 _ended = Event()
 _running: "set[subprocess.Popen[bytes]]" = set()
 _SECONDS = 3600  # for the tests of a cell, on a machine that does other work too
+_MODES = {"none": "without a strategy", "strategy": "in one"}
 _SUITE_SECONDS = 4 * 3600  # for Keras's own tests, which took 23 minutes on two cores without other load
 _TEST_SECONDS = 600  # for a test that sets no limit of its own
 
@@ -132,7 +133,8 @@ def run_keras_suite(python: Path, log: Path) -> str:
     except subprocess.TimeoutExpired:
         return f"**failed**: not finished after {_SUITE_SECONDS} s"
     lines = log.read_bytes()[begun:].decode(errors="replace").splitlines()
-    counts = [line for line in lines if re.match(r"(none|strategy): \d+ tests with keras", line)]
+    found = (re.match(r"(none|strategy): \d+ tests with [^:]+: (.+)", line) for line in lines)
+    counts = [f"{_MODES[each[1]]} {each[2]}" for each in found if each]
     unknown = sum(line.startswith(("+ ", "- ")) for line in lines)
     if not counts:
         return f"**failed**: it ended with exit code {code}: {(lines or [''])[-1]}"
