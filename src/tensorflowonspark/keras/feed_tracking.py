@@ -133,14 +133,14 @@ def _inputs(dataset: Any) -> list[Any] | None:
 
 
 def _drops_remainder(dataset: Any) -> bool:
-    """Return whether a dataset makes batches of a fixed size only, which its shapes show; of windows nothing does."""
+    """Return whether a dataset makes batches of a fixed size only, by its shapes, or windows, which have none."""
     name = type(dataset).__name__.strip("_").lower()
     if "batch" not in name or "unbatch" in name:
         return name.startswith("window")
     import tensorflow as tf
 
-    shapes = [tf.TensorShape(getattr(each, "shape", None)) for each in tf.nest.flatten(dataset.element_spec)]
-    return any(each.rank and each[0] is not None for each in shapes)
+    shapes = [getattr(each, "shape", None) for each in tf.nest.flatten(dataset.element_spec)]
+    return any(isinstance(each, tf.TensorShape) and each.rank and each[0] is not None for each in shapes)
 
 
 @dataclass

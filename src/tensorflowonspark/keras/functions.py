@@ -20,9 +20,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from tensorflowonspark.keras.building import building
 from tensorflowonspark.keras.global_batch import of_replicas, on_replica
-from tensorflowonspark.keras.hooks import wrap
+from tensorflowonspark.keras.hooks import setting, wrap
+from tensorflowonspark.keras.session import session
 from tensorflowonspark.keras.step_logs import StepLogs
 from tensorflowonspark.keras.steps import build_in_advance, can_be_called, refuse_custom_step, refuse_float8
 from tensorflowonspark.keras.workers import has_several_workers
@@ -160,7 +160,7 @@ def _build(wrapped: Any, model: Any, /, iterator: Any = None, data_batch: Any = 
         except TypeError:  # Keras may still build it
             pass
     if can_be_called(model):
-        with _ragged_kept(data_batch), building():
+        with _ragged_kept(data_batch), setting(session.building, True):
             wrapped(iterator=iterator, data_batch=data_batch)
     if data_batch is not None:
         build_in_advance(model, data_batch)

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tensorflowonspark.keras.building import is_building
 from tensorflowonspark.keras.hooks import wrap
+from tensorflowonspark.keras.session import session
 
 _MINUS_ZERO = -(2**31)  # the bits of -0.0, read as an int32
 
@@ -105,7 +105,7 @@ def skip_padding(compile_utils: ModuleType) -> None:
         if not container.built:
             container.build(y_true, y_pred)
         # Keras builds a model in a stateless scope, which records the assigned values.
-        update_on(real, wrapped, y_true, y_pred, sample_weight, at_once=is_building())
+        update_on(real, wrapped, y_true, y_pred, sample_weight, at_once=session.building.get())
 
     wrap(compile_utils, "CompileMetrics.update_state", update_state)
 

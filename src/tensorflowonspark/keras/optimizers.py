@@ -19,10 +19,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from tensorflowonspark.keras.building import is_building
 from tensorflowonspark.keras.global_batch import current_step
 from tensorflowonspark.keras.hooks import setting, wrap, wrap_for_autograph
 from tensorflowonspark.keras.own_losses import weighted
+from tensorflowonspark.keras.session import session
 
 # Replicas run their steps in separate threads, with a value each: the graph in which gradients are the sum over all.
 _summed: ContextVar[Any] = ContextVar("graph of sums", default=None)
@@ -36,7 +36,7 @@ def sum_gradients_first(keras: ModuleType) -> None:
 
     def apply(call: Any, optimizer: Any, grads: Any, trainable_variables: Any = None) -> None:
         replica = _replica()
-        if is_building():
+        if session.building.get():
             if len(grads) and not optimizer.built:
                 with keras.name_scope(optimizer.name, caller=optimizer):
                     optimizer.build(trainable_variables)

@@ -9,7 +9,7 @@ module.
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
 from typing import Any
 
 import numpy as np
@@ -146,13 +146,24 @@ def lookup_of(layer: Any) -> Any:
     """Return the lookup that has a layer's vocabulary, which is within a `TextVectorization`."""
     if family_of(layer) != "TextVectorization":
         return layer
-    found = next((each for each in direct_sublayers(layer) if family_of(each) == "IndexLookup"), None)
-    if found is None:
+    found = [each for each in direct_sublayers(layer) if family_of(each) == "IndexLookup"]
+    if not found:
         raise RequirementError(
             f"layer {layer.name!r}: the TextVectorization of this version of Keras has no lookup: install "
             f'"{TESTED["keras"]}" or "{TESTED["tf_keras"]}"'
         )
-    return found
+    return found[0] if len(found) == 1 else _asked(layer, found)
+
+
+def _asked(layer: Any, lookups: Sequence[Any]) -> Any:
+    """Return the one of several lookups which a `TextVectorization` asks for the size of its vocabulary."""
+    for each in lookups:
+        each.vocabulary_size = partial(lambda lookup: lookup, each)  # of this object, before its class's
+    try:
+        return layer.vocabulary_size()
+    finally:
+        for each in lookups:
+            del each.vocabulary_size
 
 
 def fixed_reason(layer: Any) -> str:

@@ -4,6 +4,7 @@ Keras's functions are wrapped for the whole process, and so what they have to kn
 program that is no node has the same object, with nobody to train with.
 """
 
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -50,6 +51,9 @@ class Session:
         The method of the model that reads data on JAX.
     adds_weights : bool
         Whether that takes weights which the program does not give.
+    building : ContextVar of bool
+        Whether a model is built in this thread: traced to make its variables, without a step. Keras does so in a
+        stateless scope, which records what is assigned: optimizers update nothing, and metrics take no branch.
     """
 
     workers: "Workers | None" = None
@@ -67,6 +71,7 @@ class Session:
     predicts_together: int = 0
     call: str = "fit"
     adds_weights: bool = True
+    building: ContextVar[bool] = field(default_factory=lambda: ContextVar("building", default=False))
 
 
 session = Session()

@@ -3,9 +3,11 @@
 from collections.abc import Iterator
 from typing import Any
 
+_COLLECTIONS = (list, tuple, set, dict)
+
 
 def direct_sublayers(layer: Any) -> Iterator[Any]:
-    """Yield the layers among a layer's attributes, and in lists, tuples and dicts there, in order; each once.
+    """Yield the layers among a layer's attributes, and in collections there, in order; each once.
 
     Parameters
     ----------
@@ -35,16 +37,15 @@ def all_sublayers(layer: Any) -> Iterator[Any]:
 
 
 def _layer_class(layer: Any) -> type:
-    """Return the class of its library from which each layer derives."""
-    return next(kind for kind in reversed(type(layer).__mro__) if kind.__name__ == "Layer")
+    """Return the class of Keras, or of tf_keras, from which each layer derives."""
+    kinds = (kind for kind in type(layer).__mro__ if kind.__name__ == "Layer")
+    return next(kind for kind in kinds if kind.__module__.split(".")[0] in ("keras", "tf_keras"))
 
 
 def _layers_in(value: Any, kind: type) -> Iterator[Any]:
     if isinstance(value, kind):
         yield value
-    elif isinstance(value, dict):
-        for each in value.values():
-            yield from _layers_in(each, kind)
-    elif isinstance(value, (list, tuple, set)):
-        for each in value:
-            yield from _layers_in(each, kind)
+        return
+    values = value.values() if isinstance(value, dict) else value
+    for each in [each for each in values if isinstance(each, (kind, *_COLLECTIONS))]:  # a vocabulary may be long
+        yield from _layers_in(each, kind)

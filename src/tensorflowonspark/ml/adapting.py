@@ -372,5 +372,5 @@ def _restored(layer: Any) -> Iterator[None]:
             for name in vars(lookup).keys() - attributes.keys():
                 delattr(lookup, name)
             for name, value in attributes.items():
-                if vars(lookup)[name] is not value:
+                if vars(lookup).get(name) is not value:
                     setattr(lookup, name, value)

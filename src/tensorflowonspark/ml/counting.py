@@ -217,18 +217,6 @@ def _split_by_arrow(texts: pa.Array, standardize: str | None, split: str | None)
     return flat.filter(real), np.bincount(rows.filter(real).to_numpy(), minlength=len(texts))
 
 
-def _tokens(layer: Any, texts: Any) -> Any:
-    """Return the tokens of which a `TextVectorization` would update the state of its lookup."""
-    found: list[Any] = []
-    lookup = lookup_of(layer)
-    lookup.update_state = found.append  # of this object, before its class's
-    try:
-        layer.update_state(texts)
-    finally:
-        del lookup.update_state
-    return found[0]
-
-
 def _split_by_keras(layer: Any, values: Any) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
     import tensorflow as tf
 
@@ -236,11 +224,27 @@ def _split_by_keras(layer: Any, values: Any) -> tuple[npt.NDArray[Any], npt.NDAr
         texts = tf.RaggedTensor.from_nested_row_splits(values.values, values.splits)
     else:
         texts = tf.constant(values.reshape(len(values), -1))
-    tokens = _tokens(layer, texts)
-    if isinstance(tokens, tf.RaggedTensor):
-        lengths = tokens.row_lengths().numpy()
+    tokens, lengths = zip(*map(_flat_tokens, _tokens(layer, texts)), strict=True)
+    return np.concatenate(tokens), np.concatenate(lengths)
+
+
+def _tokens(layer: Any, texts: Any) -> list[Any]:
+    """Return the tokens with which a `TextVectorization` would update the state of its lookup, at once or in parts."""
+    found: list[Any] = []
+    lookup = lookup_of(layer)
+    lookup.update_state = found.append  # of this object, before its class's
+    try:
+        layer.update_state(texts)
+    finally:
+        del lookup.update_state
+    return found
+
+
+def _flat_tokens(tokens: Any) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
+    """Return tokens, and how many each row has."""
+    if hasattr(tokens, "ragged_rank"):
         if tokens.ragged_rank > 1:
             raise FeedError("TextVectorization can't split the strings of arrays: join them in Spark (array_join)")
-        return tokens.flat_values.numpy().reshape(-1), lengths
+        return tokens.flat_values.numpy().reshape(-1), tokens.row_lengths().numpy()
     flat = tokens.numpy()
     return flat.reshape(-1), np.full(len(flat), flat.size // max(1, len(flat)))

@@ -12,16 +12,19 @@ from tensorflowonspark.ml.serialization import library_of
 
 def adaptable_layers(model: Any) -> list[Any]:
     """Return the layers of a model, nested ones included, that can adapt."""
-    return list({id(layer): layer for layer in _adaptable(model)}.values())
+    return list(_adaptable(model, set()))
 
 
-def _adaptable(layer: Any) -> Iterator[Any]:
+def _adaptable(layer: Any, seen: set[int]) -> Iterator[Any]:
+    if id(layer) in seen:
+        return
+    seen.add(id(layer))
     if family_of(layer):
         yield layer  # not the lookup within a TextVectorization
         return
     nested = getattr(layer, "layers", None)
     for each in direct_sublayers(layer) if nested is None else nested:
-        yield from _adaptable(each)
+        yield from _adaptable(each, seen)
 
 
 def unadapted_layers(model: Any) -> list[Any]:

@@ -35,6 +35,10 @@ def test_the_mark_of_a_share_survives_transformations():
     assert is_shard(mark_shard(data).map(lambda x: x + 1).prefetch(2))
 
 
+class _Shaped(tf.experimental.BatchableExtensionType):
+    shape: tf.Tensor
+
+
 @pytest.mark.parametrize(
     ("make", "expected"),
     [
@@ -51,6 +55,9 @@ def test_the_mark_of_a_share_survives_transformations():
         (lambda data: data.bucket_by_sequence_length(lambda x: 1, [4], [2, 2]), False),
         (lambda data: data.window(4, drop_remainder=True).flat_map(lambda each: each.batch(4)), True),
         (lambda data: data.map(lambda x: tf.fill([3], x)), False),
+        (lambda data: data.map(lambda x: tf.py_function(abs, [x], tf.int32)).batch(4), False),
+        (lambda data: data.map(lambda x: _Shaped(x)).batch(4), False),
+        (lambda data: data.map(lambda x: (x, None)).batch(4, drop_remainder=True), True),
         (lambda data: data.filter(lambda x: x > 1), True),
         (lambda data: data.batch(2).take(1), True),
         (lambda data: tf.data.Dataset.zip(data, data.batch(2, drop_remainder=True)), True),

@@ -1,5 +1,6 @@
 """The computations by which preprocessing layers adapt in Spark's tasks."""
 
+import importlib
 import pickle
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tensorflowonspark.keras.preprocessing import Moments, TokenCounts, set_moments, set_tokens
+from tensorflowonspark.keras.preprocessing import Moments, TokenCounts, lookup_of, set_moments, set_tokens
 from tensorflowonspark.ml.counting import CountTokens, Splitter, _split_by_keras, find_moments
 from tensorflowonspark.ml.predict import TakenColumns
 from tests.support.preprocessing import state_of
@@ -105,3 +106,50 @@ def test_a_layer_of_float64_keeps_what_float32_would_round(library):
         layer = layers.Normalization(dtype=dtype)
         set_moments(layer, Moments.of(np.array([[2**24], [2**24 + 2]]), (1,)))
         assert np.asarray(layer.adapt_mean).tolist() == [mean]
+
+
+def _with_a_lookup_before(library):
+    class Labelled(library.layers.TextVectorization):
+        def __init__(self, **settings):
+            self.labels = library.layers.StringLookup()
+            super().__init__(**settings)
+            self.others = [library.layers.IntegerLookup()]
+
+    return Labelled()
+
+
+def _with_a_lookup_replaced(library):
+    class Replaced(library.layers.TextVectorization):
+        def __init__(self, **settings):
+            super().__init__(**settings)
+            self._lookup_layer = library.layers.StringLookup(mask_token="", oov_token="<unk>")
+
+    return Replaced()
+
+
+def _that_updates_in_parts(library):
+    import tensorflow as tf
+
+    class InParts(library.layers.TextVectorization):
+        def update_state(self, data):
+            for part in tf.split(data, 3):
+                super().update_state(part)
+
+    return InParts()
+
+
+@pytest.mark.parametrize("library", ["keras", "tf_keras"])
+@pytest.mark.parametrize("make", [_with_a_lookup_before, _with_a_lookup_replaced, _that_updates_in_parts])
+def test_subclasses_of_text_vectorization_count_their_own_tokens(library, make):
+    import tensorflow as tf
+
+    layer = make(importlib.import_module(library))
+    assert lookup_of(layer) is layer._lookup_layer
+    assert "vocabulary_size" not in vars(layer._lookup_layer)
+    tokens, lengths = _split_by_keras(layer, np.array([["a b"], [""], ["b"]], object))
+    assert tokens.tolist() == [b"a", b"b", b"b"]
+    assert lengths.tolist() == [2, 0, 1]
+    unique, counts = np.unique(tokens, return_counts=True)
+    set_tokens(layer, TokenCounts(unique, counts, counts, 3))
+    assert layer.get_vocabulary()[2:] == ["b", "a"]
+    assert layer(tf.constant(["a"])).numpy().tolist() == [[3]]
