@@ -61,9 +61,7 @@ def _checksum(value: Any) -> int:
 
 
 _WRITING = tuple(
-    getattr(keras.callbacks, name)
-    for name in ("BackupAndRestore", "CSVLogger", "ModelCheckpoint", "OrbaxCheckpoint", "TensorBoard")
-    if hasattr(keras.callbacks, name)
+    getattr(keras.callbacks, name) for name in ("BackupAndRestore", "CSVLogger", "ModelCheckpoint", "TensorBoard")
 )
 _SUM, _MEAN = tf.distribute.ReduceOp.SUM, tf.distribute.ReduceOp.MEAN
 
@@ -72,6 +70,11 @@ def callbacks_of_worker(model: keras.Model, callbacks: Any, *added: keras.callba
     """Return the callbacks that this worker runs in place of those that the user gave to ``fit``, and those `added`."""
     is_chief = model.distribute_strategy.extended.should_checkpoint
     given = callbacks_in(callbacks)
+    if any(isinstance(each, getattr(keras.callbacks, "OrbaxCheckpoint", ())) for each in given):  # not in older ones
+        raise SpecError(
+            "OrbaxCheckpoint on several workers needs Keras on JAX, where all of them write one checkpoint together "
+            '(env={"KERAS_BACKEND": "jax"}): with TensorFlow use ModelCheckpoint, BackupAndRestore, or ctx.checkpoint'
+        )
     kept = [each for each in given if is_chief or not isinstance(each, _WRITING)]
     # Statistics are averaged before other callbacks save the model; the broadcast follows the chief's restore.
     selected = [*added, KeepEqual(), *kept]

@@ -150,6 +150,26 @@ def multiply_class_weights_on_batch(keras: ModuleType) -> None:
     wrap(keras, "Model.train_on_batch", train_on_batch)
 
 
+def convert_variables(keras: ModuleType) -> None:
+    """Have ``int`` and ``float`` take a variable that a strategy mirrors (called after the import of Keras).
+
+    Callbacks do so with the learning rate, and with the number of steps.
+    """
+
+    def converting(kind: type) -> Callable[..., Any]:
+        def convert(wrapped: Any, variable: Any, /) -> Any:
+            value = variable.value
+            mirrored = isinstance(value, tf.distribute.DistributedValues) and value.shape.rank == 0
+            # Reading one that each worker has for itself waits for all workers.
+            on_read = mirrored and value.synchronization == tf.VariableSynchronization.ON_READ
+            return kind(value.numpy()) if mirrored and not on_read else wrapped()
+
+        return convert
+
+    for kind in (int, float):
+        wrap(keras, f"Variable.__{kind.__name__}__", converting(kind))
+
+
 def _product(weights: tf.Tensor, of_classes: Any) -> tf.Tensor:
     """Return the product of the weights of rows (or of time steps) and of their classes."""
     if not weights.dtype.is_floating:

@@ -82,6 +82,8 @@ REPAIRS = (  # in order: functions are replaced before they are wrapped
     _repair("fitting:refuse_parameter_servers", "keras", "ParameterServerStrategy with Keras 3",
             *(f"Model.{name}" for name in (
                 "fit", "evaluate", "predict", "train_on_batch", "test_on_batch", "predict_on_batch")), required=False),
+    _repair("fitting:convert_variables", "keras", "int and float of a strategy's variables",
+            "Variable.__int__", "Variable.__float__", required=False),
     _repair("fitting:predict_alone", "keras", "predict on several workers", "Model.predict"),
     _repair("pass_steps:show_known_steps", "keras", "the length of a progress bar",
             *(f"callbacks.ProgbarLogger.on_{each}_batch_end" for each in ("train", "test", "predict")), required=False),

@@ -5,7 +5,7 @@ import csv
 import keras
 import numpy as np
 
-from tests.support.keras_table.cells import SYNCHRONOUS, cell
+from tests.support.keras_table.cells import MULTI_WORKER, SYNCHRONOUS, cell, on
 from tests.support.keras_table.training import linear, trained, weights_of
 
 CHECKPOINTS = {
@@ -172,9 +172,27 @@ def scheduler(column):
     return trained(column, callbacks=[keras.callbacks.LearningRateScheduler(lambda epoch: 0.1 / (epoch + 1))])
 
 
-@cell("Callbacks", "OrbaxCheckpoint", columns=())  # see test_jax.py
+@cell("Callbacks", "OrbaxCheckpoint", refused=on(MULTI_WORKER, "OrbaxCheckpoint on several workers needs Keras on JAX"))
 def orbax(column):
-    return trained(column, callbacks=[keras.callbacks.OrbaxCheckpoint(str(column.place()))])
+    place = column.place()
+    result = trained(column, callbacks=[keras.callbacks.OrbaxCheckpoint(str(place))])
+    column.meet()
+    result["steps"] = sorted(path.name for path in place.iterdir() if (path / "_CHECKPOINT_METADATA").exists())
+    result["latest"] = weights_of(keras.saving.load_model(place))
+    column.meet()
+    return result
+
+
+@cell("Callbacks", "a callback that takes int and float of the optimizer's variables")
+def numbers(column):
+    seen = []
+
+    class Looks(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            optimizer = self.model.optimizer
+            seen.append([int(optimizer.iterations), float(optimizer.learning_rate)])
+
+    return {**trained(column, callbacks=[Looks()]), "seen": seen}
 
 
 @cell("Callbacks", "ProgbarLogger")
