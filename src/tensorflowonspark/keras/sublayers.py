@@ -16,6 +16,7 @@ def direct_sublayers(layer: Any) -> Iterator[Any]:
 
     Examples
     --------
+    >>> import keras
     >>> layer = keras.layers.Bidirectional(keras.layers.LSTM(2))
     >>> [each.name for each in direct_sublayers(layer)]
     ['forward_lstm', 'backward_lstm']
