@@ -20,9 +20,10 @@ _DISTRIBUTES_TORCH = (3, 16)  # the first version of Keras that has DataParallel
 
 
 def callbacks_in(callbacks: Any) -> list[Any]:
-    """Return the callbacks that were given to ``fit``: one, several, in a ``CallbackList``, or none."""
-    given = getattr(callbacks, "callbacks", callbacks)
-    return [each for each in (given if isinstance(given, (list, tuple)) else [given]) if each is not None]
+    """Return the callbacks that were given to ``fit``: one, several, nested, in a ``CallbackList``, or none."""
+    from keras import tree  # its import is complete by now
+
+    return [each for each in tree.flatten(getattr(callbacks, "callbacks", callbacks)) if each is not None]
 
 
 def replaced(model: Any, callbacks: Any, selected: list[Any]) -> Any:

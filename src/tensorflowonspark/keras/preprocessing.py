@@ -157,10 +157,18 @@ def lookup_of(layer: Any) -> Any:
 
 def _asked(layer: Any, lookups: Sequence[Any]) -> Any:
     """Return the one of several lookups which a `TextVectorization` asks for the size of its vocabulary."""
+    asked: list[Any] = []
+
+    def record(lookup: Any) -> int:
+        asked.append(lookup)
+        return 0
+
+    of_keras = next(kind for kind in type(layer).__mro__ if kind.__name__ == "TextVectorization")
     for each in lookups:
-        each.vocabulary_size = partial(lambda lookup: lookup, each)  # of this object, before its class's
+        each.vocabulary_size = partial(record, each)  # of this object, before its class's
     try:
-        return layer.vocabulary_size()
+        of_keras.vocabulary_size(layer)
+        return asked[0]
     finally:
         for each in lookups:
             del each.vocabulary_size

@@ -96,10 +96,11 @@ class Splitter:
         kinds = type(layer).__mro__
         library = next(each.__module__.split(".")[0] for each in kinds if each.__name__ == "TextVectorization")
         config = layer.get_config()
-        settings = {name: config[name] for name in ("standardize", "split", "encoding", "ngrams")}
         kind = None if type(layer).__module__.split(".")[0] == library else type(layer)
-        plain = settings["standardize"], settings["split"]
-        is_plain = kind is None and settings["ngrams"] is None and plain[0] in _STANDARDIZE and plain[1] in _SPLIT
+        # A class of the user's may have settings of its own, which its get_config returns.
+        settings = config if kind else {name: config[name] for name in ("standardize", "split", "encoding", "ngrams")}
+        plain = config["standardize"], config["split"]
+        is_plain = kind is None and config["ngrams"] is None and plain[0] in _STANDARDIZE and plain[1] in _SPLIT
         return cls(library, cloudpickle.dumps((kind, settings)), plain if is_plain else None)
 
     def split(self, texts: Any) -> tuple[Any, npt.NDArray[np.int64]]:
@@ -224,15 +225,20 @@ def _split_by_keras(layer: Any, values: Any) -> tuple[npt.NDArray[Any], npt.NDAr
         texts = tf.RaggedTensor.from_nested_row_splits(values.values, values.splits)
     else:
         texts = tf.constant(values.reshape(len(values), -1))
-    tokens, lengths = zip(*map(_flat_tokens, _tokens(layer, texts)), strict=True)
-    return np.concatenate(tokens), np.concatenate(lengths)
+    parts = [_flat_tokens(each) for each in _tokens(layer, texts)]
+    tokens, lengths = ([each[place] for each in parts] for place in (0, 1))
+    return np.concatenate([np.array([], object), *tokens]), np.concatenate([np.array([], np.int64), *lengths])
 
 
 def _tokens(layer: Any, texts: Any) -> list[Any]:
     """Return the tokens with which a `TextVectorization` would update the state of its lookup, at once or in parts."""
     found: list[Any] = []
+
+    def update_state(data: Any) -> None:
+        found.append(data)
+
     lookup = lookup_of(layer)
-    lookup.update_state = found.append  # of this object, before its class's
+    lookup.update_state = update_state  # of this object, before its class's
     try:
         layer.update_state(texts)
     finally:
@@ -246,5 +252,6 @@ def _flat_tokens(tokens: Any) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
         if tokens.ragged_rank > 1:
             raise FeedError("TextVectorization can't split the strings of arrays: join them in Spark (array_join)")
         return tokens.flat_values.numpy().reshape(-1), tokens.row_lengths().numpy()
-    flat = tokens.numpy()
+    flat = np.asarray(tokens)
+    flat = flat if flat.ndim > 1 else flat.reshape(1, -1)  # one row, as Keras has it
     return flat.reshape(-1), np.full(len(flat), flat.size // max(1, len(flat)))

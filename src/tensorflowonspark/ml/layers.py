@@ -7,7 +7,7 @@ from typing import Any
 from tensorflowonspark.keras.preprocessing import family_of, is_adapted
 from tensorflowonspark.keras.sublayers import direct_sublayers
 from tensorflowonspark.ml.model_bundle import inputs_of
-from tensorflowonspark.ml.serialization import library_of
+from tensorflowonspark.ml.serialization import is_model, library_of
 
 
 def adaptable_layers(model: Any) -> list[Any]:
@@ -22,8 +22,7 @@ def _adaptable(layer: Any, seen: set[int]) -> Iterator[Any]:
     if family_of(layer):
         yield layer  # not the lookup within a TextVectorization
         return
-    nested = getattr(layer, "layers", None)
-    for each in direct_sublayers(layer) if nested is None else nested:
+    for each in layer.layers if is_model(layer) else direct_sublayers(layer):
         yield from _adaptable(each, seen)
 
 

@@ -22,10 +22,14 @@ def _model(*, is_chief):
 
 @pytest.mark.parametrize("name", ["BackupAndRestore", "CSVLogger", "ModelCheckpoint", "TensorBoard"])
 @pytest.mark.parametrize("is_chief", [True, False])
-def test_callbacks_that_write_run_on_the_chief(name, is_chief):
+@pytest.mark.parametrize(
+    "given", [lambda one: one, lambda one: [one], lambda one: [None, [one]], lambda one: {"a": one}]
+)
+def test_callbacks_that_write_run_on_the_chief(name, is_chief, given):
+    """Keras takes nested ones too."""
     callback = _of(name)
     callback.backup_dir = "backup"
-    assert (callback in callbacks_of_worker(_model(is_chief=is_chief), [callback])) == is_chief
+    assert (callback in callbacks_of_worker(_model(is_chief=is_chief), given(callback))) == is_chief
 
 
 @pytest.mark.parametrize("is_chief", [True, False])

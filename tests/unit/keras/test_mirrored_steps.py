@@ -34,7 +34,11 @@ def shown(strategy):
         model = Own([keras.Input((1,)), keras.layers.Dense(1, kernel_initializer="ones")])
         model.compile("sgd", "mse", metrics=["mae"])
     data = tf.data.Dataset.from_tensor_slices((x, y)).batch(4)
-    note = lambda _, logs: seen.append([logs[name] for name in sorted(logs)])
+
+    def note(_, logs):
+        numbers = [int(model.optimizer.iterations), float(model.optimizer.learning_rate)]
+        seen.append([*[logs[name] for name in sorted(logs)], *numbers])
+
     callback = keras.callbacks.LambdaCallback(on_train_batch_end=note)
     history = model.fit(data, epochs=2, verbose=0, callbacks=[callback]).history
     found = model.evaluate(data, verbose=0, return_dict=True)

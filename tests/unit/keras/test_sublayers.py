@@ -5,6 +5,7 @@ import importlib
 import pytest
 
 from tensorflowonspark.keras.sublayers import all_sublayers, direct_sublayers
+from tensorflowonspark.ml.layers import adaptable_layers
 
 
 def _dense(library, name):
@@ -63,3 +64,17 @@ def test_all_that_keras_tracks_are_found(library, make):
     assert found[0] is layer
     assert len({id(each) for each in found}) == len(found)
     assert {id(each) for each in layer._flatten_layers()} <= {id(each) for each in found}
+
+
+@pytest.mark.parametrize("library", ["keras", "tf_keras"])
+@pytest.mark.parametrize("other", [lambda library: 3, lambda library: [_dense(library, "dense")]])
+def test_a_layer_that_calls_an_attribute_layers_hides_none(library, other):
+    library = importlib.import_module(library)
+
+    class Block(library.layers.Layer):
+        def __init__(self):
+            super().__init__()
+            self.layers = other(library)
+            self.scaled = library.layers.Normalization(name="scaled")
+
+    assert [each.name for each in adaptable_layers(library.Sequential([Block()]))] == ["scaled"]

@@ -138,8 +138,22 @@ def _that_updates_in_parts(library):
     return InParts()
 
 
+def _of_another_size(library):
+    class Larger(library.layers.TextVectorization):
+        def __init__(self):
+            super().__init__()
+            self.other = library.layers.StringLookup()
+
+        def vocabulary_size(self):
+            return len(self.get_vocabulary()) + 1
+
+    return Larger()
+
+
 @pytest.mark.parametrize("library", ["keras", "tf_keras"])
-@pytest.mark.parametrize("make", [_with_a_lookup_before, _with_a_lookup_replaced, _that_updates_in_parts])
+@pytest.mark.parametrize(
+    "make", [_with_a_lookup_before, _with_a_lookup_replaced, _that_updates_in_parts, _of_another_size]
+)
 def test_subclasses_of_text_vectorization_count_their_own_tokens(library, make):
     import tensorflow as tf
 
@@ -153,3 +167,34 @@ def test_subclasses_of_text_vectorization_count_their_own_tokens(library, make):
     set_tokens(layer, TokenCounts(unique, counts, counts, 3))
     assert layer.get_vocabulary()[2:] == ["b", "a"]
     assert layer(tf.constant(["a"])).numpy().tolist() == [[3]]
+
+
+@pytest.mark.parametrize("library", ["keras", "tf_keras"])
+def test_a_class_of_the_users_has_its_own_settings_in_a_task_and_may_update_row_by_row(library):
+    import tensorflow as tf
+
+    library = importlib.import_module(library)
+
+    class Own(library.layers.TextVectorization):
+        def __init__(self, word="x", **settings):
+            super().__init__(**settings)
+            self.word = word
+
+        def get_config(self):
+            return {**super().get_config(), "word": self.word}
+
+        def update_state(self, data):
+            for row in data:
+                if row != self.word:
+                    super().update_state(row)
+
+    layer = Own("b", standardize=None, split=None, output_mode="tf_idf")
+    splitter = pickle.loads(pickle.dumps(Splitter.of(layer)))
+    rows = np.array([["a"], ["b"], ["c"]], object)
+    tokens, lengths = splitter.split(rows)
+    assert tokens.tolist() == [b"a", b"c"]
+    assert lengths.tolist() == [1, 1]
+    tokens, lengths = splitter.split(np.array([["b"]], object))
+    assert tokens.tolist() == lengths.tolist() == []
+    layer.adapt(tf.constant(rows.tolist()))
+    assert sorted(layer.get_vocabulary()[1:]) == ["a", "c"]
