@@ -163,7 +163,7 @@ def _asked(layer: Any, lookups: Sequence[Any]) -> Any:
         asked.append(lookup)
         return 0
 
-    of_keras = next(kind for kind in type(layer).__mro__ if kind.__name__ == "TextVectorization")
+    of_keras: Any = next(kind for kind in type(layer).__mro__ if kind.__name__ == "TextVectorization")
     for each in lookups:
         each.vocabulary_size = partial(record, each)  # of this object, before its class's
     try:
