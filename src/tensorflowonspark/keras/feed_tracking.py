@@ -133,7 +133,7 @@ def _inputs(dataset: Any) -> list[Any] | None:
 
 
 def _drops_remainder(dataset: Any) -> bool:
-    """Return whether a dataset makes batches of a fixed size only, by its shapes, or windows, which have none."""
+    """Return whether a dataset has batches of one size only, as its shapes say, or windows, whose shapes say none."""
     name = type(dataset).__name__.strip("_").lower()
     if "batch" not in name or "unbatch" in name:
         return name.startswith("window")

@@ -159,10 +159,11 @@ def convert_variables(keras: ModuleType) -> None:
     def converting(kind: type) -> Callable[..., Any]:
         def convert(wrapped: Any, variable: Any, /) -> Any:
             value = variable.value
-            mirrored = isinstance(value, tf.distribute.DistributedValues) and value.shape.rank == 0
+            if not isinstance(value, tf.distribute.DistributedValues) or value.shape.rank != 0:
+                return wrapped()
             # Reading one that each worker has for itself waits for all workers.
-            on_read = mirrored and value.synchronization == tf.VariableSynchronization.ON_READ
-            return kind(value.numpy()) if mirrored and not on_read else wrapped()
+            on_read = value.synchronization == tf.VariableSynchronization.ON_READ
+            return wrapped() if on_read else kind(value.numpy())
 
         return convert
 

@@ -159,11 +159,12 @@ def _build(wrapped: Any, model: Any, /, iterator: Any = None, data_batch: Any = 
             iterator = None
         except TypeError:  # Keras may still build it
             pass
-    if can_be_called(model):
-        with _ragged_kept(data_batch), setting(session.building, True):
-            wrapped(iterator=iterator, data_batch=data_batch)
-    if data_batch is not None:
-        build_in_advance(model, data_batch)
+    with setting(session.building, True):
+        if can_be_called(model):
+            with _ragged_kept(data_batch):
+                wrapped(iterator=iterator, data_batch=data_batch)
+        if data_batch is not None:
+            build_in_advance(model, data_batch)
 
 
 def _made_under_strategy(model: Any) -> bool:

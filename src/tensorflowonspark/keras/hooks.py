@@ -38,6 +38,16 @@ def setting(variable: ContextVar[_T], value: _T) -> Iterator[None]:
         variable.reset(token)
 
 
+@contextmanager
+def replacing(owner: Any, name: str, method: Callable[..., Any]) -> Iterator[None]:
+    """Have an object of Keras call another function in place of its method, for the duration of a block."""
+    object.__setattr__(owner, name, method)  # Keras's own would track the function
+    try:
+        yield
+    finally:
+        object.__delattr__(owner, name)
+
+
 def install(program: bytes = b"", heartbeat_timeout: float = 0.0) -> None:
     """Make the repairs when TensorFlow and Keras are imported, or now if they are already.
 

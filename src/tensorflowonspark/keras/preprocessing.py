@@ -8,6 +8,7 @@ module.
 
 import sys
 from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial, reduce
 from typing import Any
@@ -16,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tensorflowonspark.errors import RequirementError, SpecError
+from tensorflowonspark.keras.hooks import replacing
 from tensorflowonspark.keras.private_names import TESTED
 from tensorflowonspark.keras.sublayers import direct_sublayers
 
@@ -164,14 +166,11 @@ def _asked(layer: Any, lookups: Sequence[Any]) -> Any:
         return 0
 
     of_keras: Any = next(kind for kind in type(layer).__mro__ if kind.__name__ == "TextVectorization")
-    for each in lookups:
-        each.vocabulary_size = partial(record, each)  # of this object, before its class's
-    try:
-        of_keras.vocabulary_size(layer)
-        return asked[0]
-    finally:
+    with ExitStack() as stack:
         for each in lookups:
-            del each.vocabulary_size
+            stack.enter_context(replacing(each, "vocabulary_size", partial(record, each)))
+        of_keras.vocabulary_size(layer)
+    return asked[0]
 
 
 def fixed_reason(layer: Any) -> str:

@@ -22,9 +22,8 @@ import tensorflow as tf
 
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.keras.global_batch import current_step, of_replicas
-from tensorflowonspark.keras.hooks import is_own, setting, wrap
+from tensorflowonspark.keras.hooks import is_own, wrap
 from tensorflowonspark.keras.saving import takes_training
-from tensorflowonspark.keras.session import session
 from tensorflowonspark.keras.trackers import track_loss, tracking
 
 _log = logging.getLogger(__name__)
@@ -144,7 +143,7 @@ def build_in_advance(model: Any, batch: Any) -> None:
     # The first trace builds layers, which allows gradients, which allow the optimizers' variables.
     for _ in range(3):
         try:
-            with strategy.scope(), setting(session.building, True):
+            with strategy.scope():
                 Step().compute_output_spec(data)
         except Exception as error:
             _log.debug("tracing the step failed: %s", error)

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from tensorflowonspark.columns import Ragged
 from tensorflowonspark.errors import FeedError
+from tensorflowonspark.keras.hooks import replacing
 from tensorflowonspark.keras.preprocessing import Moments, lookup_of
 from tensorflowonspark.ml.distribution import prepare_tensorflow
 from tensorflowonspark.ml.predict import TakenColumns, features_of, this_partition
@@ -225,9 +226,9 @@ def _split_by_keras(layer: Any, values: Any) -> tuple[npt.NDArray[Any], npt.NDAr
         texts = tf.RaggedTensor.from_nested_row_splits(values.values, values.splits)
     else:
         texts = tf.constant(values.reshape(len(values), -1))
-    parts = [_flat_tokens(each) for each in _tokens(layer, texts)]
-    tokens, lengths = ([each[place] for each in parts] for place in (0, 1))
-    return np.concatenate([np.array([], object), *tokens]), np.concatenate([np.array([], np.int64), *lengths])
+    none = np.array([], object), np.array([], np.int64)
+    tokens, lengths = zip(none, *map(_flat_tokens, _tokens(layer, texts)), strict=True)
+    return np.concatenate(tokens), np.concatenate(lengths)
 
 
 def _tokens(layer: Any, texts: Any) -> list[Any]:
@@ -237,12 +238,8 @@ def _tokens(layer: Any, texts: Any) -> list[Any]:
     def update_state(data: Any) -> None:
         found.append(data)
 
-    lookup = lookup_of(layer)
-    lookup.update_state = update_state  # of this object, before its class's
-    try:
+    with replacing(lookup_of(layer), "update_state", update_state):
         layer.update_state(texts)
-    finally:
-        del lookup.update_state
     return found
 
 

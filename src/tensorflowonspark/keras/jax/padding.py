@@ -14,13 +14,13 @@ Keras documents.
 
 import inspect
 import logging
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, ExitStack
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
-from tensorflowonspark.keras.hooks import is_own, setting, wrap
+from tensorflowonspark.keras.hooks import is_own, replacing, setting, wrap
 from tensorflowonspark.keras.row_weights import is_averaged
 
 _log = logging.getLogger(__name__)
@@ -139,17 +139,7 @@ def own_step(model: Any, name: str) -> AbstractContextManager[None]:
         Its method, ``"train_step"`` or ``"test_step"``.
     """
     own = getattr(model, name)
-    return _replaced(model, name, lambda state, data: _step(own, model, state, data))
-
-
-@contextmanager
-def _replaced(owner: Any, name: str, method: Callable[..., Any]) -> Iterator[None]:
-    """Have an object of Keras call another function in place of its method, for the duration of a block."""
-    object.__setattr__(owner, name, method)  # Keras's own would track the function
-    try:
-        yield
-    finally:
-        object.__delattr__(owner, name)
+    return replacing(model, name, lambda state, data: _step(own, model, state, data))
 
 
 def warn_of_own(model: Any, methods: Iterable[str]) -> None:
@@ -196,7 +186,7 @@ def _compute_metrics(wrapped: Any, model: Any, /, *args: Any, **kwargs: Any) -> 
     with ExitStack() as masked:
         for metric in metrics.values():
             update = _masked(metric, metric.update_state, batch.real)
-            masked.enter_context(_replaced(metric, "update_state", update))
+            masked.enter_context(replacing(metric, "update_state", update))
         return wrapped(*args, **kwargs)
 
 
