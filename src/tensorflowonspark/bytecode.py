@@ -25,7 +25,7 @@ def bytecode_problem() -> str:
     """
     specs = [
         getattr(module, "__spec__", None)
-        for name, module in list(sys.modules.items())
+        for name, module in sys.modules.copy().items()
         if name.partition(".")[0] in _LIBRARIES
     ]
     files = [Path(spec.cached) for spec in specs if spec is not None and spec.has_location and spec.cached]

@@ -200,7 +200,8 @@ def wrap_for_autograph(module: ModuleType, name: str, wrapper: Callable[..., Any
 def _replace_copies(module: ModuleType, name: str, original: Any) -> None:
     """Replace a function also where another module of the library has imported it by name before."""
     library = module.__name__.partition(".")[0]
-    for path, other in list(sys.modules.items()):
+    # A copy is made at once; in list(sys.modules.items()) the garbage collector may let another thread import.
+    for path, other in sys.modules.copy().items():
         # Not by getattr, which would import a lazy module.
         if path.partition(".")[0] == library and getattr(other, "__dict__", {}).get(name) is original:
             setattr(other, name, getattr(module, name))

@@ -216,8 +216,8 @@ def _has(module: Any, name: str) -> bool:
     owner = attribute_of(module, path) if path else module
     if owner is None:
         return True
-    kinds = getattr(owner, "__mro__", None) or [owner, *filter(inspect.isclass, vars(owner).values())]
-    functions = (each for kind in kinds for each in getattr(kind, "__dict__", {}).values())
+    kinds = getattr(owner, "__mro__", None) or [owner, *filter(inspect.isclass, vars(owner).copy().values())]
+    functions = (each for kind in kinds for each in getattr(kind, "__dict__", {}).copy().values())
     return any(_sets(each, attribute) for each in functions)
 
 

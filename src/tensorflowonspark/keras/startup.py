@@ -78,7 +78,7 @@ def names_strategy(program: bytes) -> bool:
     if any(name in program for name in _STRATEGIES) or (_METHOD in program and _MODULE not in program):
         return True
     # Not by getattr, which would import a lazy module.
-    files = [getattr(module, "__dict__", {}).get("__file__") for module in list(sys.modules.values())]
+    files = [getattr(module, "__dict__", {}).get("__file__") for module in sys.modules.copy().values()]
     return any(_file_names_strategy(file) for file in files if file and _is_users(file))
 
 

@@ -47,6 +47,6 @@ def _layers_in(value: Any, kind: type) -> Iterator[Any]:
     if isinstance(value, kind):
         yield value
         return
-    values = value.values() if isinstance(value, dict) else value
+    values = list(value.values() if isinstance(value, dict) else value)
     for each in [each for each in values if isinstance(each, (kind, *_COLLECTIONS))]:  # a vocabulary may be long
         yield from _layers_in(each, kind)

@@ -94,7 +94,7 @@ def _own_modules() -> list[ModuleType]:
     """Return the loaded top-level modules that belong to no installed distribution."""
     return [
         module
-        for name, module in list(sys.modules.items())
+        for name, module in sys.modules.copy().items()
         if "." not in name
         and not name.startswith("__")
         and isinstance(module, ModuleType)
@@ -178,8 +178,8 @@ _MAX_LOADED = 64
 
 def _remember(code: Code, objects: dict[str, Any]) -> None:
     while len(_loaded) >= _MAX_LOADED:
-        oldest = next(iter(_loaded))
-        del _loaded[oldest]
+        oldest = next(iter(_loaded.copy()))
+        _loaded.pop(oldest, None)
         _received.discard(oldest)
     _loaded[code.pickle] = objects
 
@@ -204,8 +204,8 @@ def pickled(objects: dict[str, Any]) -> Code:
     SpecError
         If an object can't be pickled; the error names it.
     """
-    for known in _received:
-        held = _loaded[known]
+    for known in _received.copy():
+        held = _loaded.get(known, {})
         if held.keys() >= objects.keys() and all(held[name] is objects[name] for name in objects):
             return Code(tuple(held), known)
     try:

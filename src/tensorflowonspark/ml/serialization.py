@@ -250,7 +250,7 @@ def _own_parts(value: Any) -> Iterator[Any]:
             # An instance's own `call` or `build` is Keras's wrapper of the class's.
             waiting.extend(
                 held
-                for name, held in getattr(each, "__dict__", {}).items()
+                for name, held in getattr(each, "__dict__", {}).copy().items()
                 if not isinstance(getattr(type(each), name, None), FunctionType)
             )
 

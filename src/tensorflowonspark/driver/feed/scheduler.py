@@ -180,7 +180,7 @@ class StepScheduler:
     @property
     def rows(self) -> dict[int, int]:
         """How many rows of each worker count so far."""
-        return {number: worker.rows for number, worker in self._workers.items()}
+        return {number: worker.rows for number, worker in self._workers.copy().items()}
 
     @property
     def all_counted(self) -> bool:

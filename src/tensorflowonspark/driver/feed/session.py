@@ -360,7 +360,8 @@ class FeedSession:
     def _progress(self) -> Hashable:
         tasks = self._source.job.tasks() if self._source.job is not None else ()
         programs = tuple((node.feed_wanted, node.returned, node.serving) for node in self.monitor.nodes)
-        return tuple(self._received.items()), tuple(self._consumed.items()), len(self.stored), tasks, programs
+        received, consumed = self._received.copy(), self._consumed.copy()  # messages of nodes change them meanwhile
+        return tuple(received.items()), tuple(consumed.items()), len(self.stored), tasks, programs
 
     def _rows(self, node: Node) -> int:
         """Return how many rows have reached a node, as far as the driver knows."""

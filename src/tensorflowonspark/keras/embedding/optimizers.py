@@ -145,6 +145,6 @@ def _of_keras(given: Any) -> tuple[str, dict[str, Any]]:
             f"ShardedEmbedding, which are updated one by one: leave {refused[0]} out"
         )
     schedule = keras.optimizers.schedules.LearningRateSchedule
-    rate = next((each for each in vars(given).values() if isinstance(each, schedule)), None)
+    rate = next((each for each in vars(given).copy().values() if isinstance(each, schedule)), None)
     settings = {each: float(config[each]) for each in _DEFAULTS[name] if each != "learning_rate"}
     return name, {**settings, "learning_rate": rate or float(config["learning_rate"])}

@@ -71,7 +71,7 @@ def shadowed() -> list[str]:
     """Return the imported modules that would now be found at another path, since the user has shipped others."""
     importlib.invalidate_caches()
     found = []
-    for name, module in list(sys.modules.items()):
+    for name, module in sys.modules.copy().items():
         spec = getattr(module, "__spec__", None)
         if "." not in name and spec is not None and spec.has_location:
             current = PathFinder.find_spec(name)

@@ -33,7 +33,7 @@ def set_aside(*packages: str) -> None:
     >>> after is before
     True
     """
-    modules = {name: module for name, module in sys.modules.items() if name.partition(".")[0] in packages}
+    modules = {name: module for name, module in sys.modules.copy().items() if name.partition(".")[0] in packages}
     for name in modules:
         del sys.modules[name]
     before_files = sys.meta_path.index(PathFinder)  # and after the finders that watch for imports
