@@ -17,7 +17,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tensorflowonspark.keras.hooks import wrap_for_autograph
+from tensorflowonspark.keras.hooks import wrap
 
 _PACK_BYTES = 1 << 26  # at most, of values that are sent together
 
@@ -115,7 +115,7 @@ def keep_options(tensorflow: ModuleType) -> None:
         own = getattr(replica.strategy, "_tfos_options", None)  # of a MultiWorkerMirroredStrategy
         return call(reduce_op, value, options if own is None else own.merge(options))
 
-    wrap_for_autograph(tensorflow, "distribute.ReplicaContext.all_reduce", all_reduce)
+    wrap(tensorflow, "distribute.ReplicaContext.all_reduce", all_reduce)
 
 
 def _local_replicas(strategy: Any) -> list[int]:

@@ -167,34 +167,20 @@ def wrap(module: ModuleType, name: str, wrapper: Callable[..., Any]) -> None:
     if original is None:
         return
     owner, attribute = place_of(module, name)
-    wrapt.wrap_function_wrapper(
-        owner, attribute, lambda wrapped, instance, args, kwargs: wrapper(wrapped, instance, *args, **kwargs)
-    )
+    is_static = isinstance(inspect.getattr_static(owner, attribute), staticmethod)
+    is_method = inspect.isclass(owner) and not is_static
+
+    # AutoGraph calls it as it calls the original, by whose module it goes; a wrapper of wrapt it would warn of.
+    @wraps(original)
+    def replacement(*args: Any, **kwargs: Any) -> Any:
+        if not is_method:
+            return wrapper(original, None, *args, **kwargs)
+        instance, *rest = args
+        return wrapper(original.__get__(instance), instance, *rest, **kwargs)
+
+    setattr(owner, attribute, staticmethod(replacement) if is_static else replacement)
     if owner is module:
         _replace_copies(module, attribute, original)
-
-
-def wrap_for_autograph(module: ModuleType, name: str, wrapper: Callable[..., Any]) -> None:
-    """Wrap a method that programs call within a ``tf.function``, where AutoGraph would warn of what `wrap` makes.
-
-    Parameters
-    ----------
-    module, name
-        The method, as ``"Class.method"``, which this version must have; the class may inherit it.
-    wrapper : callable
-        Is called in its place, with the method of the object, the object, and the arguments of the call.
-    """
-    import tensorflow as tf
-
-    owner, attribute = place_of(module, name)
-    original = getattr(owner, attribute)
-
-    @tf.autograph.experimental.do_not_convert
-    @wraps(original)
-    def method(instance: Any, *args: Any, **kwargs: Any) -> Any:
-        return wrapper(partial(original, instance), instance, *args, **kwargs)
-
-    setattr(owner, attribute, method)
 
 
 def _replace_copies(module: ModuleType, name: str, original: Any) -> None:

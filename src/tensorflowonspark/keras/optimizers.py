@@ -20,7 +20,7 @@ from typing import Any
 import tensorflow as tf
 
 from tensorflowonspark.keras.global_batch import current_step
-from tensorflowonspark.keras.hooks import setting, wrap, wrap_for_autograph
+from tensorflowonspark.keras.hooks import setting, wrap
 from tensorflowonspark.keras.own_losses import weighted
 from tensorflowonspark.keras.session import session
 
@@ -61,8 +61,8 @@ def sum_gradients_first(keras: ModuleType) -> None:
     def sum_once(wrapped: Any, _optimizer: Any, /, grads_and_vars: Any) -> Any:
         return wrapped(grads_and_vars) if _summed.get() is None else grads_and_vars
 
-    wrap_for_autograph(keras, "Optimizer.apply", apply)
-    wrap_for_autograph(keras, "optimizers.LossScaleOptimizer.apply", apply_scaled)
+    wrap(keras, "Optimizer.apply", apply)
+    wrap(keras, "optimizers.LossScaleOptimizer.apply", apply_scaled)
     wrap(keras, "Optimizer._all_reduce_sum_gradients", sum_once)
 
 

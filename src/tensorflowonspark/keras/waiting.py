@@ -18,7 +18,7 @@ from threading import Lock
 from types import ModuleType
 from typing import Any
 
-from tensorflowonspark.keras.hooks import wrap_for_autograph
+from tensorflowonspark.keras.hooks import wrap
 from tensorflowonspark.keras.session import session
 from tensorflowonspark.keras.workers import has_several_workers
 
@@ -162,4 +162,4 @@ def measure_collectives(tensorflow: ModuleType) -> None:
         return _collectives.measured(inputs, build)
 
     for name in ("reduce_to", "batch_reduce_to"):
-        wrap_for_autograph(tensorflow, f"distribute.StrategyExtended.{name}", reduce)
+        wrap(tensorflow, f"distribute.StrategyExtended.{name}", reduce)

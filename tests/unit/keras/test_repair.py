@@ -19,10 +19,10 @@ def test_a_program_that_imports_a_repair_before_tensorflow_is_repaired(first):
     program = f"""
 from tensorflowonspark.keras import hooks; hooks.install()
 import tensorflowonspark.keras.{first}
-import keras, wrapt
+import keras
 for name in ("Model.train_step", "Optimizer._all_reduce_sum_gradients"):
     owner, attribute = hooks.place_of(keras, name)
-    assert isinstance(vars(owner)[attribute], wrapt.FunctionWrapper), name
+    assert vars(owner)[attribute].__code__.co_filename == hooks.__file__, name
 from tensorflow.python.eager import context
 assert not context.context()._initialized
 """
@@ -119,3 +119,54 @@ def test_a_function_is_wrapped_also_where_it_was_imported_by_name_before(monkeyp
         module.draw = draw
     hooks.wrap(library, "draw", lambda wrapped, _, /, text: wrapped(text) + 1)
     assert [each.draw("1") for each in (library, part, other)] == [2, 2, 1]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_autograph_warns_of_no_function_that_is_wrapped(tmp_path):
+    (tmp_path / "steps.py").write_text("""
+import logging, sys
+from tensorflowonspark.keras import hooks; hooks.install()
+import keras, numpy as np, tensorflow as tf, tf_keras
+warned = []
+logging.getLogger("tensorflow").addFilter(lambda record: warned.append(record.getMessage()))
+x, y = tf.ones((4, 2)), tf.ones((4, 1))
+tf.data.Dataset.from_tensor_slices([2.0]).save(sys.argv[1] + "/rows")
+def own(library):
+    class Own(library.Model):
+        def train_step(self, data):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean((self(data[0]) - data[1]) ** 2)
+            tape.gradient(loss, self.trainable_variables)
+            return super().train_step(data)
+        def test_step(self, data):
+            return super().test_step(data)
+    input = library.layers.Input((2,))
+    model = Own(input, library.layers.Dense(1)(input))
+    model.compile(library.optimizers.SGD(0.1), "mse", metrics=["mae"])
+    model.fit(x, y, verbose=0)
+    return model
+model, mean, total = own(keras), keras.metrics.Mean(), keras.metrics.Sum()
+@tf.function
+def step():
+    with tf.GradientTape() as tape:
+        loss = model.compute_loss(x, y, model(x, training=True))
+    if loss > 0.0:
+        mean.update_state(loss)
+        total.update_state(loss)
+    gradients = tape.gradient(loss, model.trainable_variables)
+    model.optimizer.apply(gradients, model.trainable_variables)
+    model.train_step((x, y))
+    model.test_step((x, y))
+@tf.function
+def read():
+    found = 0.0
+    for each in tf.data.Dataset.load(sys.argv[1] + "/rows", tf.TensorSpec((), tf.float32)).prefetch(1):
+        found += each
+    return found
+step()
+assert mean.result() > 0.0 and total.result() > 0.0 and read() == 2.0
+own(tf_keras)
+assert warned == [], warned
+""")  # AutoGraph reads the source
+    run_python("import sys; sys.path.insert(0, sys.argv[1]); import steps", str(tmp_path))
