@@ -8,10 +8,7 @@ second axis) is averaged over the workers like every other mean, also outside of
 sum of all workers' gradients would be too large by the number of workers.
 """
 
-import copy
 import inspect
-from collections.abc import Iterable
-from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
@@ -21,10 +18,8 @@ from tensorflowonspark.errors import SpecError
 from tensorflowonspark.keras.global_batch import GlobalStep, current_step
 from tensorflowonspark.keras.hooks import wrap
 from tensorflowonspark.keras.loss_terms import KERAS, MEAN, SUM, mark, terms
-from tensorflowonspark.keras.metrics import real_rows
 from tensorflowonspark.keras.own_losses import is_sum
-from tensorflowonspark.keras.row_weights import AVERAGING, is_averaged
-from tensorflowonspark.keras.trackers import TrackedBatch
+from tensorflowonspark.keras.row_weights import AVERAGING
 
 _BY_WEIGHT = "mean_with_sample_weight"
 
@@ -114,67 +109,3 @@ def _reduced(
         return step.part(tf.math.divide_no_nan(total, tf.cast(divisor, total.dtype)), kind)
     divisor = step.of_all(tf.cast(divisor, total.dtype))
     return step.part(tf.math.divide_no_nan(total, divisor), SUM)
-
-
-def count_real_rows_in_tf_keras(compile_utils: ModuleType) -> None:
-    """Have ``tf_keras`` report the mean over real rows (called after the import of its ``compile_utils``)."""
-    original = compile_utils.LossesContainer.__call__
-
-    # Not a wrapper of wrapt: AutoGraph, which converts the steps of tf_keras, unwraps it up to TensorFlow 2.16.
-    @tf.autograph.experimental.do_not_convert
-    def call(
-        container: Any, y_true: Any, y_pred: Any, sample_weight: Any = None, regularization_losses: Any = None
-    ) -> Any:
-        real = real_rows(sample_weight)
-        if real is None:
-            total = original(container, y_true, y_pred, sample_weight, regularization_losses)
-            return _shared(compile_utils, container, total, y_pred, real, regularization_losses)
-        if not container.built:
-            container.build(y_pred)
-        batch = TrackedBatch(real, is_averaged(tf.nest.flatten(container._user_losses)))
-        own = copy.copy(container)  # Keras's function runs unchanged, with trackers that correct their values
-        own._total_loss_mean = _Tracker(container._total_loss_mean, batch, regularization_losses or [])
-        own._per_output_metrics = [each and _Tracker(each, batch, []) for each in container._per_output_metrics]
-        total = original(own, y_true, y_pred, sample_weight, regularization_losses)
-        return _shared(compile_utils, container, total, y_pred, real, regularization_losses)
-
-    compile_utils.LossesContainer.__call__ = call
-
-
-def _shared(utils: ModuleType, container: Any, total: Any, y_pred: Any, real: Any, additional: Any) -> Any:
-    """Return a replica's loss of ``tf_keras``, divided by the rows or unmasked time steps that all replicas have."""
-    strategy, replica = tf.distribute.get_strategy(), tf.distribute.get_replica_context()
-    mirrored = (tf.distribute.MirroredStrategy, tf.distribute.MultiWorkerMirroredStrategy)
-    replicas = strategy.num_replicas_in_sync
-    averaged = is_averaged(tf.nest.flatten(container._user_losses))
-    if total is None or not averaged or replica is None or not isinstance(strategy, mirrored) or replicas == 1:
-        return total
-    outputs = tf.nest.flatten(y_pred)
-    masks = [utils.losses_utils.get_mask(each) for each in outputs]
-    if len(outputs) > 1 and any(each is not None for each in masks):
-        raise SpecError(
-            "tf_keras divides the losses of several outputs by each worker's own unmasked time steps, which several "
-            "workers can't share evenly: use Keras 3, or one output with a mask"
-        )
-    first = outputs[0]
-    rows = first.nrows() if isinstance(first, tf.RaggedTensor) else tf.shape(first)[0]
-    counted = tf.cast(tf.ones([rows]) if masks[0] is None else masks[0], total.dtype)
-    of_real = counted
-    if real is not None:
-        of_real *= tf.reshape(tf.cast(real, total.dtype), [-1, *[1] * (counted.shape.rank - 1)])
-    count = replica.all_reduce(tf.distribute.ReduceOp.SUM, tf.reduce_sum(of_real))
-    factor = tf.math.divide_no_nan(tf.reduce_sum(counted) * replicas, count)
-    rest = tf.add_n([tf.zeros([], total.dtype), *(tf.cast(each, total.dtype) for each in additional or ())]) / replicas
-    return (total - rest) * factor + rest
-
-
-@dataclass(frozen=True)
-class _Tracker:
-    """A tracker of ``tf_keras`` at one batch."""
-
-    mean: Any
-    batch: TrackedBatch
-    additional: Iterable[Any]
-
-    def update_state(self, loss: Any, sample_weight: Any = None) -> Any:  # noqa: ARG002 - Keras counts all rows
-        return self.batch.update(self.mean.update_state, self.mean.dtype, loss, self.additional)

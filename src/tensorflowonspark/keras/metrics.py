@@ -99,7 +99,7 @@ def skip_padding(compile_utils: ModuleType) -> None:
 
     def update_state(wrapped: Any, container: Any, /, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
         real = real_rows(sample_weight)
-        if real is None or not _have_rows(y_true, y_pred, sample_weight):
+        if real is None or not have_rows(y_true, y_pred, sample_weight):
             wrapped(y_true, y_pred, sample_weight)
             return
         if not container.built:
@@ -110,22 +110,7 @@ def skip_padding(compile_utils: ModuleType) -> None:
     wrap(compile_utils, "CompileMetrics.update_state", update_state)
 
 
-def skip_padding_in_tf_keras(compile_utils: ModuleType) -> None:
-    """Have ``tf_keras`` do the same (called after the import of its ``compile_utils``)."""
-
-    def update_state(wrapped: Any, container: Any, /, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
-        real = real_rows(sample_weight)
-        if real is None or not _have_rows(y_true, y_pred, sample_weight):
-            wrapped(y_true, y_pred, sample_weight)
-            return
-        if not container.built:
-            container.build(y_pred, container._conform_to_outputs(y_pred, y_true))
-        update_on(real, wrapped, y_true, y_pred, sample_weight, at_once=False)
-
-    wrap(compile_utils, "MetricsContainer.update_state", update_state)
-
-
-def _have_rows(*values: Any) -> bool:
+def have_rows(*values: Any) -> bool:
     """Return whether rows can be selected from all of the values (they can't from sparse tensors)."""
     kinds = (tf.Tensor, tf.RaggedTensor, np.ndarray)
     return all(each is None or isinstance(each, kinds) for each in tf.nest.flatten(values))

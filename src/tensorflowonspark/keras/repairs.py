@@ -109,10 +109,10 @@ REPAIRS = (  # in order: functions are replaced before they are wrapped
     _repair("adapting:wrap_base_layer", "tf_keras.src.engine.base_preprocessing_layer", ADAPT,
             "PreprocessingLayer.adapt"),
     _repair("metrics:skip_padding", "keras.src.trainers.compile_utils", PADDING, "CompileMetrics.update_state"),
-    _repair("metrics:skip_padding_in_tf_keras", "tf_keras.src.engine.compile_utils", PADDING,
+    _repair("tf_keras:skip_padding", "tf_keras.src.engine.compile_utils", PADDING,
             "MetricsContainer.update_state"),
     _repair("fitting:refuse_without_repairs", "keras", FIT, "Model.fit", "Model.evaluate", "Model.train_on_batch"),
-    _repair("losses:count_real_rows_in_tf_keras", "tf_keras.src.engine.compile_utils", PADDING,
+    _repair("tf_keras:divide_by_all", "tf_keras.src.engine.compile_utils", PADDING,
             "LossesContainer.__call__"),
 )  # fmt: skip
 _ON_ALL_BACKENDS = tuple(repair for repair in REPAIRS if repair.library == "keras" and repair.function in (

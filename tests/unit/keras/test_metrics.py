@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tensorflowonspark.keras import hooks, losses, metrics, row_weights, steps, trackers
+from tensorflowonspark.keras import hooks, metrics, row_weights, steps, tf_keras, trackers
 from tests.support.padded_batches import (
     BATCH,
     ROWS,
@@ -46,8 +46,8 @@ def install(keras, monkeypatch):
             from tf_keras.src.engine import compile_utils
 
             until_the_end(compile_utils, "MetricsContainer.update_state", "LossesContainer.__call__")
-            metrics.skip_padding_in_tf_keras(compile_utils)
-            losses.count_real_rows_in_tf_keras(compile_utils)
+            tf_keras.skip_padding(compile_utils)
+            tf_keras.divide_by_all(compile_utils)
 
     return install
 

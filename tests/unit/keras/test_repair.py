@@ -103,6 +103,30 @@ np.testing.assert_allclose(two[:shown], one[:shown], rtol=1e-5)
     run_python(program, kind, TF_USE_LEGACY_KERAS="1")
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("converted", [False, True], ids=["tf_keras as it is", "tf_keras as AutoGraph converts it"])
+def test_a_loss_of_tf_keras_may_branch_by_its_values(tmp_path, converted):
+    """Up to TensorFlow 2.16 AutoGraph converts the functions of tf_keras, too; padding is left out in both cases."""
+    (tmp_path / "branches.py").write_text(f"""
+from tensorflowonspark.keras import hooks; hooks.install()
+import numpy as np, tensorflow as tf, tf_keras
+from tensorflow.python.autograph.core import config
+if {converted}:
+    config.CONVERSION_RULES = tuple(each for each in config.CONVERSION_RULES if not each.matches("tf_keras"))
+def loss_of_rows(y, predicted):
+    distances = tf.abs(y - predicted)[:, 0]
+    if tf.reduce_max(distances) > 0.5:
+        distances = distances * 2.0
+    return distances
+model = tf_keras.Sequential([tf_keras.Input((1,)), tf_keras.layers.Dense(1, kernel_initializer="ones")])
+model.compile(tf_keras.optimizers.SGD(0.0), loss_of_rows, metrics=["mae"])
+y, weights = np.array([[2.0], [2.0], [9.0], [9.0]]), np.array([1.0, 1.0, -0.0, -0.0], "f4")
+history = model.fit(np.ones((4, 1)), y, sample_weight=weights, verbose=0).history
+assert history == {{"loss": [2.0], "mae": [1.0]}}, history
+""")
+    run_python("import sys; sys.path.insert(0, sys.argv[1]); import branches", str(tmp_path))
+
+
 def test_steps_of_a_division_are_rounded_down():
     bound = {"steps_per_epoch": 0.9 * 100 / 8, "validation_steps": 3, "x": 2.5}
     fitting._take_whole_steps(bound)
