@@ -304,6 +304,48 @@ def batch_of(worker, number):
     return rng.random((8, 3), np.float32), rng.random(8, np.float32)
 
 
+def preprocess(_, ctx):
+    """Return the features of a feed as adapted layers map them in its dataset, and as a call of the layer gives them."""
+    import keras
+
+    def data():
+        return ctx.dataset(8, features="features", label="label", shuffle=False)
+
+    space = keras.utils.FeatureSpace
+    layer = keras.layers.Normalization()
+    both = space({"a": space.float_normalized(), "b": space.float_discretized(4)}, output_mode="concat")
+    layer.adapt(data().map(lambda x, *_: x))
+    both.adapt(data().map(lambda x, *_: {"a": x[:, 0], "b": x[:, 1]}))
+    own = np.concatenate([x for x, *_ in data().as_numpy_iterator()])
+    mapped = data().map(lambda x, *rest: (layer(x), *rest))
+    found = np.concatenate([x for x, *_ in mapped.as_numpy_iterator()])
+    spaced = data().map(lambda x, *rest: (both({"a": x[:, 0], "b": x[:, 1]}), *rest))
+    widths = [x.shape[1] for x, *_ in spaced.as_numpy_iterator()]
+    losses = []
+    for each in (mapped, spaced):
+        keras.utils.set_random_seed(3)
+        model = keras.Sequential([keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+        losses.append(model.fit(each, verbose=0).history["loss"])
+    return (
+        found,
+        (own - np.asarray(layer.mean)) / np.sqrt(np.asarray(layer.variance)),
+        np.asarray(layer(own)),
+        widths,
+        losses,
+    )
+
+
+@pytest.mark.slow
+def test_preprocessing_layers_map_a_dataset(spark):
+    results = run(spark, preprocess, None, sizes=(20, 9))
+    for mapped, expected, called, widths, _ in results.values():
+        np.testing.assert_allclose(mapped, expected, atol=1e-5)
+        np.testing.assert_allclose(called, expected, atol=1e-5)
+        assert set(widths) == {5}
+    assert results["worker:0"][-1] == results["worker:1"][-1]
+
+
 def generate(_, ctx):
     """Train with a generator of three batches on one worker and of five on the other, in epochs of two steps."""
     model = network()

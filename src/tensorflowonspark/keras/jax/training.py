@@ -7,9 +7,8 @@
 
 import inspect
 import warnings
-import zlib
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -17,16 +16,17 @@ import numpy as np
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.keras.exchange import callbacks_in, exchanges_weights, replaced
 from tensorflowonspark.keras.hooks import is_own, wrap
+from tensorflowonspark.keras.jax.agreement import agreeing, announce, checksums, meet_others, state_of
 from tensorflowonspark.keras.jax.batches import reads_data_for
 from tensorflowonspark.keras.jax.building import build_without_data
 from tensorflowonspark.keras.jax.cluster import ALONE, JaxCluster, current, trains_together
 from tensorflowonspark.keras.jax.padding import own_step, skip_padding, warn_of_own
-from tensorflowonspark.keras.jax.placement import is_sharded, local_array, on_this_process, whole_values
+from tensorflowonspark.keras.jax.placement import is_sharded, on_this_process, whole_values
 from tensorflowonspark.keras.private_names import refuse_replicas
 from tensorflowonspark.keras.workers import combine, compared
 
 _WRITING = ("CSVLogger", "ModelCheckpoint", "TensorBoard")  # OrbaxCheckpoint writes one checkpoint with all workers
-_COMPARED, _PREDICT = "_tensorflowonspark_compared", "_tensorflowonspark_predict"  # attributes of models
+_PREDICT = "_tensorflowonspark_predict"  # an attribute of models
 _STEPS = {"fit": "train_step", "evaluate": "test_step"}
 
 
@@ -40,6 +40,7 @@ def repair_models(keras: Any) -> None:
     for name in ("predict", "predict_on_batch"):
         wrap(keras, f"Model.{name}", _alone)
     wrap(keras, "Model.__call__", _call)
+    meet_others(keras)
 
 
 def _together(keras: Any, name: str) -> Callable[..., Any]:
@@ -58,7 +59,11 @@ def _together(keras: Any, name: str) -> Callable[..., Any]:
         step = _STEPS[name]
         warn_of_own(model, (step, "compute_loss"))
         is_custom = is_own(model, step)
-        with reads_data_for(name, adds_weights=not is_custom), own_step(model, step) if is_custom else nullcontext():
+        with (
+            agreeing(model, name, bound.get("callbacks")),
+            reads_data_for(name, adds_weights=not is_custom),
+            own_step(model, step) if is_custom else nullcontext(),
+        ):
             return wrapped(**bound, **extra)
 
     return method
@@ -97,19 +102,14 @@ def _restoring(module: Any, backup: Any) -> Any:
 
 
 def _compare(model: Any, *, restored: bool) -> None:
-    """Refuse to train models that differ from worker to worker, once for each model, or after a backup was restored.
+    """Refuse to train models that differ from worker to worker.
 
     Raises
     ------
     SpecError
         With the workers whose models differ, and the first variable that does.
     """
-    if getattr(model, _COMPARED, False) and not restored:
-        return
-    object.__setattr__(model, _COMPARED, True)
-    variables = [*model.variables, *(model.optimizer.variables if restored and model.optimizer is not None else [])]
-    own = [(each.path, False, (tuple(each.shape), _checksum(each.value))) for each in variables]
-    found = combine("model.fit", own, compared)
+    found = combine("model.fit (the training begins)", checksums(state_of(model)), compared)
     if isinstance(found, tuple):
         worker, path = found
         if restored:
@@ -124,11 +124,6 @@ def _compare(model: Any, *, restored: bool) -> None:
         )
 
 
-def _checksum(value: Any) -> int:
-    """Return a checksum of a value that all workers should have; 0 for one that is divided among them."""
-    return 0 if is_sharded(value) else zlib.crc32(np.ascontiguousarray(local_array(value)).tobytes())
-
-
 def _on_batch(wrapped: Any, _model: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Take a step with a batch that has weights, since Keras can't place None on several devices."""
     import keras
@@ -141,18 +136,21 @@ def _on_batch(wrapped: Any, _model: Any, /, *args: Any, **kwargs: Any) -> Any:
     return wrapped(**bound)
 
 
-def _call(wrapped: Any, model: Any, /, *args: Any, **kwargs: Any) -> Any:
-    """Call a model with this worker's own arrays on this worker alone; JAX can't combine them with weights of all."""
+def _call(wrapped: Any, layer: Any, /, *args: Any, **kwargs: Any) -> Any:
+    """Call a layer with this worker's own arrays on this worker alone; JAX can't combine them with weights of all."""
     import jax
     import keras
 
-    if not trains_together() or not model.built:
+    if not trains_together() or not layer.built:
         return wrapped(*args, **kwargs)
     arrays = jax.tree.leaves((args, kwargs))
     traced = any(isinstance(each, (jax.core.Tracer, keras.KerasTensor)) for each in arrays)
     if traced or not all(getattr(each, "is_fully_addressable", True) for each in arrays):
         return wrapped(*args, **kwargs)
-    return _alone(wrapped, model, *args, **kwargs)
+    if isinstance(layer, keras.Model):
+        return _alone(wrapped, layer, *args, **kwargs)
+    with _of_this_process(layer):  # also of a tf.data.Dataset's map, where TensorFlow computes it
+        return wrapped(*args, **kwargs)
 
 
 def _alone(wrapped: Any, model: Any, /, *args: Any, **kwargs: Any) -> Any:
@@ -162,7 +160,7 @@ def _alone(wrapped: Any, model: Any, /, *args: Any, **kwargs: Any) -> Any:
     model.jax_state_sync()  # a callback may call it within an epoch
     of_all, model.predict_function = model.predict_function, getattr(model, _PREDICT, None)
     try:
-        with on_this_process(model.variables, whole_values(model.variables)):
+        with _of_this_process(model):
             try:
                 return wrapped(*args, **kwargs)
             finally:
@@ -170,3 +168,11 @@ def _alone(wrapped: Any, model: Any, /, *args: Any, **kwargs: Any) -> Any:
     finally:
         object.__setattr__(model, _PREDICT, model.predict_function)
         model.predict_function = of_all
+
+
+def _of_this_process(layer: Any) -> AbstractContextManager[None]:
+    """Have the variables of a layer be of this process alone; if they are divided, all workers must call it."""
+    if any(is_sharded(each.value) for each in layer.variables):
+        announce("predict")
+        combine("model.predict of a model whose variables are divided among the workers", None)
+    return on_this_process(layer.variables, whole_values(layer.variables))
