@@ -49,8 +49,8 @@ class Session:
         in threads of their own, which would not see a context variable.
     call : str
         The method of the model that reads data on JAX.
-    adds_weights : bool
-        Whether that takes weights which the program does not give.
+    needs_weights : bool
+        Whether a feed's dataset must have the weights of its rows for that.
     building : ContextVar of bool
         Whether a model is built in this thread: traced to make its variables, without a step. Keras does so in a
         stateless scope, which records what is assigned: optimizers update nothing, and metrics take no branch.
@@ -70,7 +70,7 @@ class Session:
     predicts: int = 0
     predicts_together: int = 0
     call: str = "fit"
-    adds_weights: bool = True
+    needs_weights: bool = True
     building: ContextVar[bool] = field(default_factory=lambda: ContextVar("building", default=False))
 
 

@@ -11,17 +11,16 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-import numpy as np
-
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.keras.exchange import callbacks_in, exchanges_weights, replaced
 from tensorflowonspark.keras.hooks import is_own, wrap
 from tensorflowonspark.keras.jax.agreement import agreeing, announce, checksums, meet_others, state_of
-from tensorflowonspark.keras.jax.batches import reads_data_for
+from tensorflowonspark.keras.jax.batches import batch_of_all, reads_data_for
 from tensorflowonspark.keras.jax.building import build_without_data
 from tensorflowonspark.keras.jax.cluster import ALONE, JaxCluster, current, trains_together
-from tensorflowonspark.keras.jax.padding import own_step, skip_padding, warn_of_own
+from tensorflowonspark.keras.jax.data import weighted
 from tensorflowonspark.keras.jax.placement import is_sharded, on_this_process, whole_values
+from tensorflowonspark.keras.jax.short import own_step, take_real_rows
 from tensorflowonspark.keras.private_names import refuse_replicas
 from tensorflowonspark.keras.workers import combine, compared
 
@@ -32,11 +31,11 @@ _STEPS = {"fit": "train_step", "evaluate": "test_step"}
 
 def repair_models(keras: Any) -> None:
     """Have the methods of models work on several workers (called after the import of Keras)."""
-    skip_padding(keras)
+    take_real_rows(keras)
     for name in _STEPS:
         wrap(keras, f"Model.{name}", _together(keras, name))
     for name in ("train_on_batch", "test_on_batch"):
-        wrap(keras, f"Model.{name}", _on_batch)
+        wrap(keras, f"Model.{name}", _on_batch(name))
     for name in ("predict", "predict_on_batch"):
         wrap(keras, f"Model.{name}", _alone)
     wrap(keras, "Model.__call__", _call)
@@ -57,11 +56,10 @@ def _together(keras: Any, name: str) -> Callable[..., Any]:
         if name == "fit":
             bound["callbacks"] = _callbacks_of_worker(keras, cluster, model, bound.get("callbacks"))
         step = _STEPS[name]
-        warn_of_own(model, (step, "compute_loss"))
         is_custom = is_own(model, step)
         with (
             agreeing(model, name, bound.get("callbacks")),
-            reads_data_for(name, adds_weights=not is_custom),
+            reads_data_for(name, needs_weights=not is_custom),
             own_step(model, step) if is_custom else nullcontext(),
         ):
             return wrapped(**bound, **extra)
@@ -124,16 +122,24 @@ def _compare(model: Any, *, restored: bool) -> None:
         )
 
 
-def _on_batch(wrapped: Any, _model: Any, /, *args: Any, **kwargs: Any) -> Any:
-    """Take a step with a batch that has weights, since Keras can't place None on several devices."""
-    import keras
+def _on_batch(name: str) -> Callable[..., Any]:
+    """Take a step with the rows that all workers give, each its own."""
+    step = {"train_on_batch": "train_step", "test_on_batch": "test_step"}[name]
 
-    bound = dict(inspect.signature(wrapped).bind(*args, **kwargs).arguments)
-    if trains_together() and bound.get("sample_weight") is None and bound.get("class_weight") is None:
-        if bound.get("y") is None:
-            raise SpecError("on several workers of JAX a step on one batch needs labels: pass y, or call model.fit")
-        bound["sample_weight"] = np.ones(len(keras.tree.flatten(bound["x"])[0]), np.float32)
-    return wrapped(**bound)
+    def method(wrapped: Any, model: Any, /, *args: Any, **kwargs: Any) -> Any:
+        bound = dict(inspect.signature(wrapped).bind(*args, **kwargs).arguments)
+        if not trains_together():
+            return wrapped(**bound)
+        announce(name)
+        class_weight = bound.pop("class_weight", None)
+        batch = bound["x"], bound.get("y"), bound.get("sample_weight")
+        if class_weight is not None and batch[2] is None:
+            batch = weighted(batch, class_weight)
+        bound.update(zip(("x", "y", "sample_weight"), batch_of_all(name, batch), strict=True))
+        with own_step(model, step) if is_own(model, step) else nullcontext():
+            return wrapped(**bound)
+
+    return method
 
 
 def _call(wrapped: Any, layer: Any, /, *args: Any, **kwargs: Any) -> Any:
