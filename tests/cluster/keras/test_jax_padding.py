@@ -114,13 +114,13 @@ def weighted(weights):
 
 def on_workers(args, ctx):
     options = {"features": "features", "label": "label", "shuffle": False}
-    found = {}
+    x, y, weights = own_arrays(ctx.index % 2)  # before a feed has filled up any batch, which -0.0 would mark
+    build = programs()["weighted_metrics"]
+    found = {"arrays": train(build(), x, y=y, sample_weight=weights, batch_size=4, shuffle=False)}
     for name, build in programs().items():
         found[name] = train(build(), ctx.dataset(8, **options))
     build = programs()["weighted_metrics"]
     found["own weights"] = train(build(), ctx.dataset(8, **options).map(weighted(0.3)))
-    x, y, weights = own_arrays(ctx.index % 2)
-    found["arrays"] = train(build(), x, y=y, sample_weight=weights, batch_size=4, shuffle=False)
     model = build()
     for batch in ctx.batches(8, **options):
         model.train_on_batch(*batch)

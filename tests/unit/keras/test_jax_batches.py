@@ -76,6 +76,7 @@ def test_the_real_rows_are_those_of_the_plan_or_those_whose_weight_is_not_minus_
     assert Padding().real(batch, 0).tolist() == [True] * 3  # of the program's own: a weight as any other
     assert Padding(fed=True).real(batch, 0).tolist() == [True, False, True]
     planned = Padding(fed=True, planned=[3, 2], rows=3)
+    batch = (*batch[:2], np.array([1, -0.0, -0.0], np.float32))  # of one real row and the row of padding in batch 1
     assert [planned.real(batch, number).tolist() for number in (0, 1)] == [[True] * 3, [True, True, False]]
     turned = tuple(each[::-1] for each in (*batch[:2], np.array([1, 1, -0.0], np.float32)))
     assert planned.real(turned, 1).tolist() == [False, True, True]
@@ -84,7 +85,7 @@ def test_the_real_rows_are_those_of_the_plan_or_those_whose_weight_is_not_minus_
         Padding(fed=True).real(batch[:2], 0)
     two = np.array([1, 1, -0.0], np.float32), np.array([[1, -0.0], [-0.0, -0.0], [1, 1]], np.float32)
     assert marked((None, None, two), 3, required=True).tolist() == [True, False, False]
-    assert marked({"a": np.ones(3), "sample_weight": batch[2]}, 3, required=True).tolist() == [True, False, True]
+    assert marked({"a": np.ones(3), "sample_weight": batch[2]}, 3, required=True).tolist() == [True, False, False]
 
 
 def test_a_batch_with_fewer_real_rows_says_which_they_are():

@@ -1,7 +1,8 @@
 """The methods of Keras's models on several workers with JAX.
 
-- ``fit`` compares the models of all workers once, since workers that begin with different weights would stay different
-  in silence; callbacks that write files run on the chief.
+- ``fit`` compares the models of all workers, since workers that begin with different weights would stay different in
+  silence; callbacks that write files run on the chief.
+- A step on one batch (``train_on_batch``) takes the rows that all workers give.
 - ``predict`` waits for no other worker: each predicts all rows that it is given.
 """
 
