@@ -40,6 +40,8 @@ class Session:
         Why it must not train on several replicas.
     first_step : int
         With which step of its epoch the next pass begins.
+    skipped : int
+        The steps of its epoch that the latest pass leaves out.
     length : PassLength or None
         That of Keras's current pass, if it becomes known only in it.
     state_passes : list of StatePass
@@ -65,6 +67,7 @@ class Session:
     listener: "TrainingListener | None" = None
     problems: list[str] = field(default_factory=list)
     first_step: int = 0
+    skipped: int = 0
     length: "PassLength | None" = None
     state_passes: "list[StatePass]" = field(default_factory=list)
     predicts: int = 0

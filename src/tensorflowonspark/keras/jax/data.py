@@ -9,6 +9,7 @@ import inspect
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
@@ -195,8 +196,12 @@ class BatchAdapter:
         if self._class_weight is not None:
             batches = (weighted(each, self._class_weight) for each in batches)
         if self._pass is not None:
-            batches = equal_sized(batches, self._pass, self._padding())
+            batches = equal_sized(batches, self._ahead(self._pass), self._padding())
         return stacked(batches, super_batch) if super_batch else batches
+
+    def _ahead(self, whole: WorkerPass) -> WorkerPass:
+        """Return the next pass, which may begin within an epoch."""
+        return replace(whole, steps=whole.steps - session.skipped) if isinstance(whole.steps, int) else whole
 
     def _padding(self) -> Padding:
         """Return what is known of the rows that fill up the batches of the next pass."""
