@@ -382,9 +382,11 @@ def batch_of_all(call: str, batch: Any) -> Any:
     """
     import keras
 
-    batch = keras.tree.map_structure(lambda each: None if each is None else np.asarray(each), batch)
+    batch = keras.tree.map_structure(
+        lambda each: each if each is None or hasattr(each, "shape") else np.asarray(each), batch
+    )
+    shapes = _shapes([each for each in keras.tree.flatten(batch) if each is not None], call)
     real = Padding().real(batch, 0)
-    shapes = _shapes((each for each in keras.tree.flatten(batch) if each is not None), call)
     of_all = combine(f"model.{call}", (len(real), shapes, int(real.sum())))
     _check_equal(call, "shapes and types", [shapes for _, shapes, _ in of_all])
     size = _for_devices(max(rows for rows, *_ in of_all))
