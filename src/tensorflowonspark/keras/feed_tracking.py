@@ -6,7 +6,7 @@ While a layer adapts, a feed returns real rows only: no padding, in no particula
 epoch.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from tensorflowonspark.keras.session import session
 
 _LENGTH, _ROWS = "_tensorflowonspark_length", "_tensorflowonspark_rows"
-_EQUAL = "_tensorflowonspark_equal"
+_EQUAL, _AHEAD = "_tensorflowonspark_equal", "_tensorflowonspark_ahead"
 _DROPPING = ("Filter", "IgnoreErrors", "Skip", "Take", "Unique")  # in the names of classes of datasets
 
 
@@ -33,6 +33,7 @@ class RowCounts:
 
     def __init__(self) -> None:
         self.fed = 0  # training rows, of complete passes
+        self.padded = False  # whether a feed has filled up any batch
         self.data_path = DataPath.UNKNOWN  # of the dataset that was distributed last
         self._at_fit = 0
 
@@ -81,6 +82,17 @@ def pass_length(dataset: Any) -> PassLength | None:
 def note_equal_steps(dataset: Any) -> None:
     """Record that the datasets of this feed have equally many batches on all workers."""
     setattr(dataset, _EQUAL, True)
+
+
+def note_rows_ahead(dataset: Any, rows_ahead: Callable[[], Sequence[int] | None]) -> None:
+    """Record what returns the number of real rows of each batch of the next pass over a dataset, if it is known."""
+    setattr(dataset, _AHEAD, rows_ahead)
+
+
+def planned_rows(dataset: Any) -> Sequence[int] | None:
+    """Return these numbers of a dataset, or of one that it was made of by transformations which keep its length."""
+    rows_ahead = _recorded(dataset, _AHEAD)
+    return None if rows_ahead is None else rows_ahead()
 
 
 def has_equal_steps(dataset: Any) -> bool:

@@ -18,6 +18,7 @@ def begin_within_epochs(trainer: ModuleType) -> None:
 
     def steps(wrapped: Any, iterator: Any, /, *args: Any, **kwargs: Any) -> Any:
         first, session.first_step = session.first_step, 0
+        session.skipped = first
         length = None if iterator.steps_per_epoch else _length_of(iterator.data_adapter)
         session.length = length
         # Keras's generator yields numbers and the dataset's iterator, so that a skipped element takes no batch.

@@ -123,14 +123,16 @@ _ON_JAX = "keras.src.backend.jax"
 JAX_REPAIRS = (  # in place of those of Keras 3 above, if it has another backend
     _repair("jax.cluster:leave_gpus_to_jax", "tensorflow", JAX, "config.set_visible_devices"),
     _repair("jax.cluster:share_seed", "keras.src.random.seed_generator", JAX, "make_default_seed"),
-    _repair("jax.placement:place_without_exchange", f"{_ON_JAX}.distribution_lib", JAX, "distribute_tensor"),
+    _repair("jax.placement:place_without_exchange", f"{_ON_JAX}.distribution_lib", JAX, "distribute_tensor",
+            "distribute_data_input"),
     _repair("pass_steps:begin_within_epochs", f"{_ON_JAX}.trainer", JAX, "JAXEpochIterator._enumerate_iterator"),
     _repair("jax.data:adapt_data", _ADAPTERS, JAX, "get_data_adapter"),
     # These names are public: an older Keras lacks the first.
     _repair("jax.cluster:distribute_by_default", "keras", JAX, "distribution.DataParallel.num_model_replicas",
             "distribution.set_distribution", "Variable.__init__"),
-    _repair("jax.training:repair_models", "keras", JAX, "Model.fit", "Model.compute_metrics", "StatelessScope",
-            "tree.map_structure", "utils.unpack_x_y_sample_weight"),
+    _repair("jax.training:repair_models", "keras", JAX, "Model.fit", "Model.train_step", "Model.test_step",
+            "StatelessScope", "tree.map_structure", "utils.unpack_x_y_sample_weight",
+            *(f"callbacks.CallbackList.{name}" for name in ("on_epoch_begin", "on_train_batch_end", "on_epoch_end"))),
     _repair("jax.saving:save_alone", "keras", SAVING, "Model.save", "Model.export"),
     *_ON_ALL_BACKENDS,
 )  # fmt: skip
@@ -188,10 +190,7 @@ ATTRIBUTES = (  # of objects, which functions use where they need them
         "callbacks.BackupAndRestore()._batches_count", "callbacks.BackupAndRestore()._current_epoch")),
     Use("tf_keras.src.engine.base_preprocessing_layer", ADAPT, ("PreprocessingLayer()._is_adapted",)),
 )  # fmt: skip
-_IMPORTS_ON_JAX = (
-    Use("keras.src.utils.rng_utils", JAX, ("get_random_seed",)),
-    Use("keras.src.backend.common.masking", JAX, ("get_keras_mask", "set_keras_mask")),
-)
+_IMPORTS_ON_JAX = (Use("keras.src.utils.rng_utils", JAX, ("get_random_seed",)),)
 
 
 def all_problems(jax: bool = False) -> Iterator[str]:

@@ -48,6 +48,7 @@ def _call_last(callback_list: Any) -> None:
 class _Resuming:
     model: Any
     params: Any
+    stops_nothing = True  # for `keras.jax.agreement`
 
     def __init__(self, checkpoints: Any) -> None:
         super().__init__()

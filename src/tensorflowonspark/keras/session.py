@@ -40,6 +40,8 @@ class Session:
         Why it must not train on several replicas.
     first_step : int
         With which step of its epoch the next pass begins.
+    skipped : int
+        The steps of its epoch that the latest pass leaves out.
     length : PassLength or None
         That of Keras's current pass, if it becomes known only in it.
     state_passes : list of StatePass
@@ -49,8 +51,8 @@ class Session:
         in threads of their own, which would not see a context variable.
     call : str
         The method of the model that reads data on JAX.
-    adds_weights : bool
-        Whether that takes weights which the program does not give.
+    needs_weights : bool
+        Whether a feed's dataset must have the weights of its rows for that.
     building : ContextVar of bool
         Whether a model is built in this thread: traced to make its variables, without a step. Keras does so in a
         stateless scope, which records what is assigned: optimizers update nothing, and metrics take no branch.
@@ -65,12 +67,13 @@ class Session:
     listener: "TrainingListener | None" = None
     problems: list[str] = field(default_factory=list)
     first_step: int = 0
+    skipped: int = 0
     length: "PassLength | None" = None
     state_passes: "list[StatePass]" = field(default_factory=list)
     predicts: int = 0
     predicts_together: int = 0
     call: str = "fit"
-    adds_weights: bool = True
+    needs_weights: bool = True
     building: ContextVar[bool] = field(default_factory=lambda: ContextVar("building", default=False))
 
 

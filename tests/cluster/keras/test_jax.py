@@ -304,6 +304,48 @@ def batch_of(worker, number):
     return rng.random((8, 3), np.float32), rng.random(8, np.float32)
 
 
+def preprocess(_, ctx):
+    """Return a feed's features as adapted layers map them in its dataset, and as a call of the layer gives them."""
+    import keras
+
+    def data():
+        return ctx.dataset(8, features="features", label="label", shuffle=False)
+
+    space = keras.utils.FeatureSpace
+    layer = keras.layers.Normalization()
+    both = space({"a": space.float_normalized(), "b": space.float_discretized(4)}, output_mode="concat")
+    layer.adapt(data().map(lambda x, *_: x))
+    both.adapt(data().map(lambda x, *_: {"a": x[:, 0], "b": x[:, 1]}))
+    own = np.concatenate([x for x, *_ in data().as_numpy_iterator()])
+    mapped = data().map(lambda x, *rest: (layer(x), *rest))
+    found = np.concatenate([x for x, *_ in mapped.as_numpy_iterator()])
+    spaced = data().map(lambda x, *rest: (both({"a": x[:, 0], "b": x[:, 1]}), *rest))
+    widths = [x.shape[1] for x, *_ in spaced.as_numpy_iterator()]
+    losses = []
+    for each in (mapped, spaced):
+        keras.utils.set_random_seed(3)
+        model = keras.Sequential([keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+        losses.append(model.fit(each, verbose=0).history["loss"])
+    return (
+        found,
+        (own - np.asarray(layer.mean)) / np.sqrt(np.asarray(layer.variance)),
+        np.asarray(layer(own)),
+        widths,
+        losses,
+    )
+
+
+@pytest.mark.slow
+def test_preprocessing_layers_map_a_dataset(spark):
+    results = run(spark, preprocess, None, sizes=(20, 9))
+    for mapped, expected, called, widths, _ in results.values():
+        np.testing.assert_allclose(mapped, expected, atol=1e-5)
+        np.testing.assert_allclose(called, expected, atol=1e-5)
+        assert set(widths) == {5}
+    assert results["worker:0"][-1] == results["worker:1"][-1]
+
+
 def generate(_, ctx):
     """Train with a generator of three batches on one worker and of five on the other, in epochs of two steps."""
     model = network()
@@ -383,67 +425,3 @@ def test_workers_can_train_alone(spark):
     results = tfos.run(spark, alone, num_workers=2, env={**JAX, "TFOS_JAX_ALONE": "1"})
     assert [each[:2] for each in results.values()] == [(1, None)] * 2
     assert len({each[2] for each in results.values()}) == 2
-
-
-@pytest.mark.slow
-def test_padding_counts_in_no_metric_of_one_process():
-    program = """
-        import numpy as np
-        from tensorflowonspark.keras import hooks
-        hooks.install()
-        import keras
-
-        class Rows(keras.metrics.Metric):
-            def __init__(self):
-                super().__init__(name="rows")
-                self.count = self.add_weight(shape=(), initializer="zeros")
-            def update_state(self, y_true, y_pred, sample_weight=None):
-                rows = keras.ops.ones(keras.ops.shape(y_true)[0])
-                self.count.assign_add(keras.ops.sum(rows if sample_weight is None else rows * sample_weight))
-            def result(self):
-                return self.count + 0.0
-            def reset_state(self):
-                self.count.assign(0.0)
-
-        def shown(padded, outputs):
-            keras.utils.set_random_seed(1)
-            inputs = keras.Input((4,))
-            results = [keras.layers.Dense(3, "softmax", name=f"o{n}")(inputs) for n in range(outputs)]
-            model = keras.Model(inputs, results if outputs > 1 else results[0])
-            iou = keras.metrics.OneHotMeanIoU(3, name="iou")
-            metrics = ["accuracy", keras.metrics.CategoricalCrossentropy(name="entropy"), iou, Rows()]
-            each = [["accuracy", Rows()]] * outputs if outputs > 1 else metrics
-            model.compile(keras.optimizers.SGD(0.1), "categorical_crossentropy", metrics=each)
-            random = np.random.default_rng(0)
-            x, y = random.random((12, 4), np.float32), np.eye(3, dtype=np.float32)[random.integers(0, 3, 12)]
-            def batches():
-                for start in (0, 5, 10):
-                    rows = slice(start, min(start + 5, 12))
-                    a, b = x[rows], y[rows]
-                    w = np.ones(len(a), np.float32)
-                    if padded and len(a) < 5:
-                        order = np.arange(5) % len(a)
-                        a, b = a[order], b[order]
-                        w = np.concatenate([w, np.full(5 - len(w), -0.0, np.float32)])
-                    yield a, (b if outputs == 1 else [b] * outputs), (w if padded else None)
-            totals = []
-            model.reset_metrics()
-            for a, b, w in batches():
-                w = w if w is None or outputs == 1 else [w] * outputs
-                totals.append(model.train_on_batch(a, b, sample_weight=w, return_dict=True))
-            return totals, model.get_weights()
-
-        for outputs in (1, 2):
-            (plain, weights), (padded, others) = shown(False, outputs), shown(True, outputs)
-            for one, two in zip(plain, padded):
-                assert one.keys() == two.keys()
-                for name in one:
-                    np.testing.assert_allclose(one[name], two[name], rtol=1e-5, err_msg=name)
-            for one, two in zip(weights, others):
-                np.testing.assert_allclose(one, two, atol=1e-6)
-        print("equal")
-    """
-    environment = {**os.environ, **JAX}
-    command = [sys.executable, "-c", textwrap.dedent(program)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=200)
-    assert done.stdout.strip() == "equal", done.stderr

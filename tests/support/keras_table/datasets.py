@@ -57,9 +57,14 @@ class CountingOnJax(keras.Model):
 
 
 def _local(array):
-    """Return this process's part of an array of JAX, or a whole one of NumPy, as one dimension."""
-    parts = [array] if isinstance(array, np.ndarray) else [part.data for part in array.addressable_shards]
-    return np.concatenate([np.ravel(part) for part in parts])
+    """Return this process's part of an array of JAX, or a whole one of NumPy, as one dimension.
+
+    An array that all processes have whole is the part of the first.
+    """
+    if isinstance(array, np.ndarray):
+        return np.ravel(array)
+    parts = [np.ravel(part.data) for part in array.addressable_shards if not part.replica_id]
+    return np.concatenate([np.zeros(0, array.dtype), *parts])
 
 
 class Rows(list):

@@ -4,7 +4,7 @@ import keras
 import tensorflow as tf
 
 from tests.support.keras_table.cells import SEVERAL_REPLICAS, cell, on
-from tests.support.keras_table.columns import JAX, SEVERAL_WORKERS
+from tests.support.keras_table.columns import SEVERAL_WORKERS
 from tests.support.keras_table.training import trained, weights_of
 
 _STATISTICS = (
@@ -14,11 +14,6 @@ _STATISTICS = (
 _DRAWN = (
     "Each replica draws numbers of its own, as many processes must: equal in distribution, not in value. The weights "
     "are equal on all workers."
-)
-
-_DRAWN_ON_JAX = (
-    "JAX draws numbers for the shape of a batch, and a short last batch is padded: its numbers are others. Those of "
-    "other batches are equal, and so are the weights on all workers."
 )
 
 DETERMINISTIC = {
@@ -108,12 +103,12 @@ def padded_normalization(column):
     return trained(column, _model(layer), data=column.filled_up())["weights"]
 
 
-@cell("Layers", *DRAWING, different={**on(SEVERAL_REPLICAS, _DRAWN), JAX: _DRAWN_ON_JAX})
+@cell("Layers", *DRAWING, different=on(SEVERAL_REPLICAS, _DRAWN))
 def drawing(column, name):
     return trained(column, _model(DRAWING[name]))
 
 
-@cell("Layers", "SpatialDropout1D", different={**on(SEVERAL_REPLICAS, _DRAWN), JAX: _DRAWN_ON_JAX})
+@cell("Layers", "SpatialDropout1D", different=on(SEVERAL_REPLICAS, _DRAWN))
 def spatial(column):
     return trained(column, _sequence(lambda: keras.layers.SpatialDropout1D(0.5, seed=3), keras.layers.Flatten))
 
@@ -257,9 +252,7 @@ def lora(column):
     return trained(column, build)
 
 
-@cell(
-    "Layers", "augmentation: RandomFlip, RandomRotation", different={**on(SEVERAL_REPLICAS, _DRAWN), JAX: _DRAWN_ON_JAX}
-)
+@cell("Layers", "augmentation: RandomFlip, RandomRotation", different=on(SEVERAL_REPLICAS, _DRAWN))
 def augmentation(column):
     drawn = _image(lambda: [keras.layers.RandomFlip(seed=1), keras.layers.RandomRotation(0.4, seed=2)])
     return trained(column, drawn)

@@ -5,18 +5,12 @@ import numpy as np
 import tensorflow as tf
 
 from tests.support.keras_table.cells import SEVERAL_REPLICAS, SYNCHRONOUS, cell, on
-from tests.support.keras_table.columns import JAX, SEVERAL_WORKERS
+from tests.support.keras_table.columns import SEVERAL_WORKERS
 from tests.support.keras_table.training import linear, mapped, trained, weights_of
 
 _BATCHWISE = (
     "Keras computes this loss from a batch as a whole, and each replica has its own part of the batch; the mean over "
     "replicas is not the loss of the whole. What one process gives for batches of the share's size is what this gives."
-)
-
-
-_WITH_PADDING = (
-    "JAX compiles a step for batches of one size, so the rows that pad a short last batch count in a loss that is "
-    "computed from a batch as a whole, or takes no weights. Make batches of equal size, or multiply by the weights."
 )
 
 
@@ -97,7 +91,7 @@ BATCHWISE = {
 }
 
 
-@cell("Losses", "Circle", "Dice", "Tversky", different={**on(SEVERAL_REPLICAS, _BATCHWISE), JAX: _WITH_PADDING})
+@cell("Losses", "Circle", "Dice", "Tversky", different=on(SEVERAL_REPLICAS, _BATCHWISE))
 def batchwise(column, name):
     return trained_with(column, getattr(keras.losses, name)(), *BATCHWISE[name], evaluate=False)
 
@@ -124,7 +118,7 @@ def function(column):
     return trained(column, loss=cubed)
 
 
-@cell("Losses", "a function of one's own that returns one number for the batch", different={JAX: _WITH_PADDING})
+@cell("Losses", "a function of one's own that returns one number for the batch")
 def scalar_function(column):
     def total(truth, prediction):
         return keras.ops.mean((truth - prediction) ** 2)
@@ -174,7 +168,7 @@ def masked(column):
     return trained(column, build, data=column.even().map(change))
 
 
-@cell("Losses", "add_loss in a layer", different={JAX: _WITH_PADDING})
+@cell("Losses", "add_loss in a layer")
 def added(column):
     class Adds(keras.layers.Layer):
         def call(self, x):
@@ -198,12 +192,10 @@ def regularized(column, name):
 
 
 cell("Losses", "weights' regularizers")(lambda column: regularized(column, "weights' regularizers"))
-cell("Losses", "an activity regularizer", different={JAX: _WITH_PADDING})(
-    lambda column: regularized(column, "an activity regularizer")
-)
+cell("Losses", "an activity regularizer")(lambda column: regularized(column, "an activity regularizer"))
 
 
-@cell("Losses", "compute_loss of a model's own", different={JAX: _WITH_PADDING})
+@cell("Losses", "compute_loss of a model's own")
 def computed(column):
     class Own(keras.Sequential):
         def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):

@@ -14,14 +14,17 @@ from tensorflowonspark.keras.jax import batches, cluster, state
 from tensorflowonspark.keras.jax.batches import (
     ENDLESS,
     UNCOUNTED,
+    Padding,
     WorkerPass,
     agreed,
     equal_sized,
-    padded,
-    reads_data_for,
+    filled,
+    marked,
+    shortened,
 )
 from tensorflowonspark.keras.jax.cluster import JaxCluster
 from tensorflowonspark.keras.jax.data import BatchAdapter, stacked, weighted
+from tensorflowonspark.keras.jax.short import Short
 from tensorflowonspark.node.feed.plan import plan_epoch
 
 SHAPES = (((3,), "float32"),)
@@ -35,8 +38,9 @@ def agree(own, *others, group=1):
 
 def test_batches_get_the_size_of_the_largest():
     own, other = (WorkerPass(3, rows=rows, shapes=SHAPES) for rows in (7, 8))
-    assert agree(own, other) == 8
-    assert agree(own, other, WorkerPass(None, rows=2, shapes=SHAPES)) == 8  # its feed gives it as many steps
+    assert (agree(own, other).rows, agree(own, other).steps) == (8, 3)
+    fed = agree(own, other, WorkerPass(None, rows=2, shapes=SHAPES))  # its feed gives it as many steps
+    assert (fed.rows, fed.steps) == (8, None)
 
 
 @pytest.mark.parametrize(
@@ -56,21 +60,40 @@ def test_workers_whose_data_differ_are_refused(other, told):
 
 def test_workers_that_share_a_part_of_a_batch_need_the_same_rows():
     one, two = (WorkerPass(3, rows=8, shapes=SHAPES, contents=contents) for contents in (1, 2))
-    assert agree(one, one, two, two, group=2) == 8
+    assert agree(one, one, two, two, group=2).rows == 8
     with pytest.raises(SpecError, match=r"divides a batch into 1, for 2 workers.*DeviceMesh\(\(2,\), \('batch',\)\)"):
         agree(one, two, group=2)
 
 
-def test_padding_repeats_rows_and_has_the_weight_minus_zero():
-    x, y, weights = padded(tree, ({"a": np.arange(3)}, [np.ones((3, 2))], np.ones(3, np.float32)), 3, 5, "fit")
-    assert x["a"].tolist() == [0, 1, 2, 0, 1]
-    assert y[0].shape == (5, 2)
-    assert weights.tolist() == [1, 1, 1, 0, 0]
-    assert np.signbit(weights).tolist() == [False] * 3 + [True] * 2
-    features = padded(tree, {"a": np.arange(2), "sample_weight": np.ones(2, np.float32)}, 2, 3, "fit")
-    assert (features["a"].tolist(), np.signbit(features["sample_weight"][2])) == ([0, 1, 0], True)
-    with pytest.raises(SpecError, match="drop_remainder"):
-        padded(tree, (np.arange(2),), 2, 3, "fit")
+def test_a_batch_is_filled_up_with_repetitions_of_its_rows():
+    x, y, weights = filled(({"a": np.arange(3)}, [np.ones((3, 2))], None), 5)
+    assert (x["a"].tolist(), y[0].shape, weights) == ([0, 1, 2, 0, 1], (5, 2), None)
+    assert filled(np.ones((0, 3), "i4"), 2).tolist() == [[0, 0, 0]] * 2
+
+
+def test_the_real_rows_are_those_of_the_plan_or_those_whose_weight_is_not_minus_zero():
+    batch = (np.ones((3, 2)), np.ones(3), np.array([1, -0.0, 0], np.float32))
+    assert Padding().real(batch, 0).tolist() == [True] * 3  # of the program's own: a weight as any other
+    assert Padding(fed=True).real(batch, 0).tolist() == [True, False, True]
+    planned = Padding(fed=True, planned=[3, 2], rows=3)
+    batch = (*batch[:2], np.array([1, -0.0, -0.0], np.float32))  # of one real row and the row of padding in batch 1
+    assert [planned.real(batch, number).tolist() for number in (0, 1)] == [[True] * 3, [True, True, False]]
+    turned = tuple(each[::-1] for each in (*batch[:2], np.array([1, 1, -0.0], np.float32)))
+    assert planned.real(turned, 1).tolist() == [False, True, True]
+    assert planned.real(tuple(each[:2] for each in batch), 0).tolist() == [True, False]  # of which a map dropped a row
+    with pytest.raises(SpecError, match="have lost the weights"):
+        Padding(fed=True).real(batch[:2], 0)
+    two = np.array([1, 1, -0.0], np.float32), np.array([[1, -0.0], [-0.0, -0.0], [1, 1]], np.float32)
+    assert marked((None, None, two), 3, required=True).tolist() == [True, False, False]
+    assert marked({"a": np.ones(3), "sample_weight": batch[2]}, 3, required=True).tolist() == [True, False, False]
+
+
+def test_a_batch_with_fewer_real_rows_says_which_they_are():
+    batch = (np.ones((4, 2)), np.ones(4))
+    assert shortened(batch, np.ones(4, bool), 4, 8, 2) is batch
+    x, y = shortened(batch, np.array([True, False]), 4, 5, 2)
+    assert (x.array is batch[0], x.real.tolist(), x.rows, x.shape) == (True, [True, False, False, False], 5, (4, 2))
+    assert y is batch[1]
 
 
 def test_all_batches_of_a_feed_are_equal_on_jax():
@@ -81,64 +104,78 @@ def test_all_batches_of_a_feed_are_equal_on_jax():
     assert plan_epoch([5], 4, 0, equal=True).padding(1) == 0  # one worker has short batches
 
 
-def test_batches_that_change_their_shape_are_refused():
+@pytest.fixture
+def two_workers(monkeypatch):
+    """Have another worker beside this one; return a function that sets what it exchanges in each block."""
     pytest.importorskip("jax")
+    for name, value in {"_for_devices": lambda rows: rows, "_group": lambda: 1, "_parts": lambda: 2}.items():
+        monkeypatch.setattr(batches, name, value)
+
+    def other(first, *blocks):
+        answers = iter([first, *blocks])
+
+        def combine(_, own):
+            answer = next(answers)
+            if isinstance(own, WorkerPass):
+                return [own, batches.replace(own, rows=answer[0], real=answer[1])]
+            return [own, own if answer is None else answer]
+
+        monkeypatch.setattr(batches, "combine", combine)
+
+    return other
+
+
+def real_rows(batch):
+    """Return how many rows this worker's part of a batch has, how many of them are real, and how many all have."""
+    (first, *_) = tree.flatten(batch)
+    if not isinstance(first, Short):
+        return len(first), len(first), 2 * len(first)
+    return len(first.array), int(first.real.sum()), first.rows
+
+
+def test_batches_that_change_their_shape_are_refused(two_workers):
     narrow, wide = ((np.zeros((2, width), np.float32), np.zeros(2, np.float32)) for width in (3, 4))
-    with mock.patch.object(batches, "_begin", return_value=2):
-        assert [each[2].tolist() for each in equal_sized([narrow, narrow], WorkerPass(2))] == [[1, 1]] * 2
-        with pytest.raises(SpecError, match=r"batch 1 are .*\(4,\).* and those of the first one .*\(3,\)"):
-            list(equal_sized([narrow, wide], WorkerPass(2)))
-        with pytest.raises(SpecError, match="dict on several workers|and no sparse ones"):
-            list(equal_sized([(SimpleNamespace(shape=(2, 3)), np.zeros(2))], WorkerPass(2)))
+    two_workers((2, 2), None)
+    assert [real_rows(each) for each in equal_sized([narrow, narrow], WorkerPass(2))] == [(2, 2, 4)] * 2
+    two_workers((2, 2), None)
+    with pytest.raises(SpecError, match=r"batch 1 are .*\(4,\).* and those of the first one .*\(3,\)"):
+        list(equal_sized([narrow, wide], WorkerPass(2)))
+    with pytest.raises(SpecError, match="dict on several workers|and no sparse ones"):
+        list(equal_sized([(SimpleNamespace(shape=(2, 3)), np.zeros(2))], WorkerPass(2)))
 
 
-def test_workers_with_fewer_batches_take_batches_of_padding(monkeypatch):
-    pytest.importorskip("jax")
+def test_workers_with_fewer_batches_take_batches_without_a_real_row(two_workers):
     own = [(np.full((2, 3), n), np.full(2, n)) for n in range(3)]
-    monkeypatch.setattr(batches, "_for_devices", lambda rows: rows)
-    with (
-        mock.patch.object(batches, "_begin", return_value=2),
-        mock.patch.object(batches, "combine", lambda _, own: [own, {2: (15, 5), 0: (2, 2)}[own[0]]]),
-    ):
-        generated = iter(own)
-        found = [next(equal_sized(generated, WorkerPass(UNCOUNTED)))]
-        assert len(list(generated)) == 2  # which Keras, that has taken one to build a model, puts behind that one
-        found = list(equal_sized(own, WorkerPass(UNCOUNTED)))
-    assert [each[1][0] for each in found] == [0, 1, 2] + [2] * 15
-    assert [np.signbit(each[2]).all() for each in found] == [False] * 3 + [True] * 15
-    assert {len(each[2]) for each in found[1:]} == {5}  # the other worker has larger batches later
-    others = iter([(1, 2), (2, 2), (0, 0)])
-    with (  # the program ends an epoch after two steps: no more batches are read before these are taken
-        mock.patch.object(batches, "_begin", return_value=2),
-        mock.patch.object(batches, "combine", lambda _, own: [own, next(others)]),
-    ):
-        found = list(equal_sized(own, WorkerPass(UNCOUNTED, per_epoch=2)))
-    assert [np.signbit(each[2]).all() for each in found] == [False] * 3 + [True]
-    with (
-        mock.patch.object(batches, "_begin", return_value=2),
-        mock.patch.object(batches, "combine", return_value=[(1, 2), (2, 2)]),
-        reads_data_for("fit", adds_weights=False),
-        pytest.raises(SpecError, match="fewer batches than another"),
-    ):
-        list(equal_sized(own[:1], WorkerPass(UNCOUNTED)))
+    two_workers((2, 2), [(2, 2)] * 15, [(5, 4)] * 2)
+    generated = iter(own)
+    found = [next(equal_sized(generated, WorkerPass(UNCOUNTED)))]
+    assert len(list(generated)) == 2  # which Keras, that has taken one to build a model, puts behind that one
+    two_workers((2, 2), [(2, 2)] * 15, [(5, 4)] * 2)
+    found = [real_rows(each) for each in equal_sized(own, WorkerPass(UNCOUNTED))]
+    # The other worker has larger batches later.
+    assert found == [(2, 2, 4)] * 3 + [(2, 0, 2)] * 13 + [(5, 0, 4)] * 2
+    two_workers((2, 2), [(2, 2)], [(2, 2)] * 2, [])
+    found = [real_rows(each) for each in equal_sized(own, WorkerPass(UNCOUNTED, per_epoch=2))]  # reads no further
+    assert found == [(2, 2, 4)] * 3 + [(2, 0, 2)]
 
 
-def test_batches_of_which_a_program_drops_rows_have_the_size_of_the_feed():
-    pytest.importorskip("jax")
-    own = [(np.ones((rows, 3)), np.ones(rows)) for rows in (2, 5)]
-    with mock.patch.object(batches, "_begin", lambda _call, own, _arrays: own.rows):
-        assert [len(each[2]) for each in equal_sized(own, WorkerPass(2, rows=6))] == [6, 6]
-        with pytest.raises(SpecError, match="batch 1 has 5 rows, and the first one 2"):
-            list(equal_sized(own, WorkerPass(2)))
-
-
-def test_a_batch_without_rows_is_one_of_padding():
-    pytest.importorskip("jax")
+def test_a_step_in_which_no_worker_has_a_row_is_not_taken(two_workers):
     full, empty = ((np.ones((rows, 3)), np.ones(rows)) for rows in (2, 0))
-    with mock.patch.object(batches, "_begin", return_value=2):
-        found = list(equal_sized([empty, full, empty], WorkerPass(3)))
-    assert [each[0].sum() for each in found] == [0, 6, 6]
-    assert [np.signbit(each[2]).all() for each in found] == [True, False, True]
+    two_workers((2, 0), [(2, 1), (0, 0), (2, 2)])
+    found = list(equal_sized([empty, full, empty, empty], WorkerPass(4)))
+    assert [real_rows(each) for each in found] == [(2, 2, 3), (2, 0, 2)]
+
+
+def test_batches_of_which_a_program_drops_rows_have_the_size_of_the_feed(two_workers):
+    own = [(np.ones((rows, 3)), np.ones(rows)) for rows in (2, 5)]
+    two_workers((6, 6), [(6, 6)])
+    assert [real_rows(each) for each in equal_sized(own, WorkerPass(2, rows=6))] == [(6, 2, 8), (6, 5, 11)]
+
+
+def test_large_batches_are_exchanged_one_by_one():
+    pytest.importorskip("jax")
+    assert batches._most(SHAPES, 8) == 16
+    assert batches._most((((224, 224, 3), "float32"),), 64) == 1
 
 
 def test_class_weights_multiply_the_weights_of_rows():
@@ -156,6 +193,8 @@ def test_batches_of_several_steps_are_stacked():
     found = list(stacked(iter(pairs), 2))
     assert [each[0].shape for each in found] == [(2, 2, 3), (2, 2, 3), (1, 2, 3)]
     assert found[1][1].tolist() == [[2, 2], [3, 3]]
+    short = [(Short(x, np.array([True, False]), 3), y) for x, y in pairs[:1]]
+    assert [each[0].shape for each in stacked(iter([*pairs[:3], *short]), 2)] == [(2, 2, 3), (1, 2, 3), (1, 2, 3)]
     adapter = BatchAdapter(SimpleNamespace(get_jax_iterator=lambda: iter(pairs), batch_size=2), None, None, False)
     assert (len(list(adapter.get_jax_iterator())), len(list(adapter.get_jax_iterator(super_batch=5)))) == (5, 1)
     assert (adapter.batch_size, adapter.pass_length) == (2, None)

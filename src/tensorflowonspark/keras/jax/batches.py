@@ -3,12 +3,13 @@
 JAX takes the batch of each process for one part of a batch of all, and all parts for equally large. It checks neither:
 with parts of different sizes, the processes compute different results, and nothing reports it. So when a pass over the
 data begins, the workers compare the shapes of their first batches and their numbers of steps. Smaller batches are
-padded to the size of the first with rows of weight -0.0, as feeds pad them (`padding` leaves them out). Where the end
-of the data shows itself only when it is reached, the workers compare every few batches how many each has.
+filled up to the size of the largest. The workers exchange, every few batches, how many batches each has and how many
+rows of each are real: the step takes out the others (`short`).
 """
 
+import math
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import chain, islice
@@ -17,31 +18,34 @@ from typing import Any
 import numpy as np
 
 from tensorflowonspark.errors import SpecError
+from tensorflowonspark.keras.feed_tracking import row_counts
+from tensorflowonspark.keras.jax.short import Short
 from tensorflowonspark.keras.session import session
 from tensorflowonspark.keras.workers import combine
 
 ENDLESS, UNCOUNTED = "endless", "uncounted"  # numbers of batches
-_BLOCK = 16  # batches of an uncounted pass, after which the workers compare how many they have
+_BLOCK = 16  # batches, after which the workers exchange how many rows they have
+_BLOCK_BYTES = 32 << 20  # of them, which are in memory meanwhile
 _DIFFERENT = "on JAX all workers must take the same steps, with batches of one shape"
 
 
 @contextmanager
-def reads_data_for(call: str, *, adds_weights: bool) -> Iterator[None]:
+def reads_data_for(call: str, *, needs_weights: bool) -> Iterator[None]:
     """Name the method that reads data for the duration of a block, for errors.
 
     Parameters
     ----------
     call : str
         The method, as in ``fit``.
-    adds_weights : bool
-        Whether batches without sample weights get some, so that they can be padded.
+    needs_weights : bool
+        Whether a dataset of a feed must have the weights of its rows.
     """
-    before = session.call, session.adds_weights
-    session.call, session.adds_weights = call, adds_weights
+    before = session.call, session.needs_weights
+    session.call, session.needs_weights = call, needs_weights
     try:
         yield
     finally:
-        session.call, session.adds_weights = before
+        session.call, session.needs_weights = before
 
 
 @dataclass(frozen=True)
@@ -62,6 +66,8 @@ class WorkerPass:
         Shape and dtype of each array of the first batch, without the rows.
     contents : int
         A checksum of it, if several workers must have the same rows; else 0.
+    real : int
+        The number of its real rows.
     """
 
     steps: int | str | None
@@ -69,10 +75,77 @@ class WorkerPass:
     rows: int = 0
     shapes: tuple[tuple[tuple[int, ...], str], ...] = ()
     contents: int = 0
+    real: int = 0
 
 
-def agreed(call: str, own: WorkerPass, group: int) -> int:
-    """Return the number of rows of each batch, on which all workers agree.
+@dataclass(frozen=True)
+class Padding:
+    """What is known of the rows that fill up a worker's batches.
+
+    Attributes
+    ----------
+    fed : bool
+        Whether the batches come from a feed, which marks such rows with the weight -0.0.
+    planned : sequence of int, optional
+        The number of real rows of each batch, if the feed knows it: the first ones, unless marks show as many others.
+    rows : int
+        The rows of each of these batches. Of a batch with another number of rows, only the weights show the real ones.
+    """
+
+    fed: bool = False
+    planned: Sequence[int] | None = None
+    rows: int = 0
+
+    def real(self, batch: Any, number: int) -> Any:
+        """Return a mask of the real rows of a batch.
+
+        Raises
+        ------
+        SpecError
+            If nothing shows which they are.
+        """
+        import keras
+
+        rows = _rows(keras.tree.flatten(batch))
+        if self.planned is not None and number < len(self.planned) and rows == self.rows:
+            real = marked(batch, rows, required=False)  # which the program may have put into another order
+            return real if real.sum() == self.planned[number] else np.arange(rows) < self.planned[number]
+        if not self.fed and not row_counts.padded:
+            return np.ones(rows, bool)
+        return marked(batch, rows, required=self.fed)
+
+
+def marked(batch: Any, rows: int, *, required: bool) -> Any:
+    """Return a mask of the real rows of a batch: those whose weight is not -0.0 for any output.
+
+    Parameters
+    ----------
+    batch : tuple or structure
+        Features, labels and weights.
+    rows : int
+        The number of its rows.
+    required : bool
+        Whether a batch without weights is refused.
+    """
+    import keras
+
+    is_dict = isinstance(batch, dict)
+    weights = batch.get("sample_weight") if is_dict else keras.utils.unpack_x_y_sample_weight(batch)[2]
+    real = np.ones(rows, bool)
+    found = [np.asarray(each) for each in keras.tree.flatten(weights) if each is not None]
+    for each in found:
+        if each.ndim and each.dtype.kind == "f":  # a row of several time steps is padding if all of them are
+            real &= ~((each == 0) & np.signbit(each)).reshape(rows, -1).all(axis=1)
+    if required and not found:
+        raise SpecError(
+            f"model.{session.call}: the batches come from a feed, and have lost the weights of their rows, which mark "
+            "those that fill up a batch: keep them, as in dataset.map(lambda x, y, weights: (..., ..., weights))"
+        )
+    return real
+
+
+def agreed(call: str, own: WorkerPass, group: int) -> WorkerPass:
+    """Return the pass on which all workers agree: with the rows of each batch, and all real rows of the first batch.
 
     Parameters
     ----------
@@ -103,7 +176,9 @@ def agreed(call: str, own: WorkerPass, group: int) -> int:
                 f"workers: DeviceMesh(({len(all_of)}, devices of each worker), ('batch', 'model')), or "
                 f"DeviceMesh(({len(all_of)},), ('batch',)) with variables divided along 'batch'"
             )
-    return max(int(each.rows) for each in all_of)
+    steps = None if any(each.steps is None for each in all_of) else own.steps
+    rows, real = max(each.rows for each in all_of), sum(each.real for each in all_of[::group])
+    return replace(own, steps=steps, rows=rows, real=real)
 
 
 def _check_equal(call: str, what: str, values: list[Any]) -> None:
@@ -116,8 +191,8 @@ def _check_equal(call: str, what: str, values: list[Any]) -> None:
         )
 
 
-def equal_sized(batches: Iterable[Any], own: WorkerPass) -> Iterator[Any]:
-    """Yield a worker's batches with the number of rows on which all workers agree when the first one is there.
+def equal_sized(batches: Iterable[Any], own: WorkerPass, padding: Padding | None = None) -> Iterator[Any]:
+    """Yield a worker's batches with the number of rows on which all workers agree; `Short` ones tell the real rows.
 
     Parameters
     ----------
@@ -125,6 +200,8 @@ def equal_sized(batches: Iterable[Any], own: WorkerPass) -> Iterator[Any]:
         Those of a pass, as Keras's adapters yield them.
     own : WorkerPass
         What is known of the pass before its first batch is read.
+    padding : Padding, optional
+        What is known of the rows that fill up its batches; by default there are none.
 
     Raises
     ------
@@ -133,84 +210,107 @@ def equal_sized(batches: Iterable[Any], own: WorkerPass) -> Iterator[Any]:
     """
     import keras
 
-    call, adds_weights = session.call, session.adds_weights
-    iterator = iter(batches)
-    first = [_with_weights(each, adds_weights) for each in islice(iterator, 1)]
-    arrays = keras.tree.flatten(first)
+    call, padding = session.call, padding or Padding()
+    numbered = ((each, padding.real(each, number)) for number, each in enumerate(map(_without_none, batches)))
+    first = list(islice(numbered, 1))
+    arrays = keras.tree.flatten([batch for batch, _ in first])
     shapes = _shapes(arrays, call)
-    own = replace(own, rows=max(own.rows, _rows(arrays)) if first else 0, shapes=shapes)
-    rows = _begin(call, own, arrays)
-    rest = chain(first, (_with_weights(each, adds_weights) for each in iterator))
-    batch: Any = first[0]
-    sized = _as_many(call, rest, own.per_epoch, rows) if own.steps == UNCOUNTED else ((each, rows) for each in rest)
-    for number, (each, size) in enumerate(sized):
-        arrays = keras.tree.flatten(each)
-        if each is None or not _rows(arrays):
-            yield _padding(_with_rows(batch, size, call), call)
-            continue
-        if _shapes(arrays, call) != shapes:
-            raise SpecError(
-                f"model.{call}: the arrays of batch {number} are {_shapes(arrays, call)}, and those of the first one "
-                f"{shapes}: {_DIFFERENT}. Pad them to one length, as in dataset.padded_batch(size, padded_shapes=...)"
-            )
-        if _rows(arrays) > size:
-            raise SpecError(
-                f"model.{call}: batch {number} has {_rows(arrays)} rows, and the first one {size}: {_DIFFERENT}; only "
-                "smaller batches can be padded"
-            )
-        batch = _with_rows(each, size, call)
-        yield batch
+    real = sum(int(mask.sum()) for _, mask in first)
+    own = replace(own, rows=max(own.rows, _rows(arrays)) if first else 0, shapes=shapes, real=real)
+    own = _begin(call, own, arrays)
+    template = first[0][0]
+    for number, (batch, mask, size, real_rows) in enumerate(_exchanged(call, chain(first, numbered), own)):
+        if batch is not None and _rows(keras.tree.flatten(batch)):
+            found = _shapes(keras.tree.flatten(batch), call)
+            if found != shapes:
+                raise SpecError(
+                    f"model.{call}: the arrays of batch {number} are {found}, and those of the first one {shapes}: "
+                    f"{_DIFFERENT}. Pad them to one length, as in dataset.padded_batch(size, padded_shapes=...)"
+                )
+            template = batch
+        if real_rows:  # else no worker has any
+            yield shortened(filled(template, size), mask, size, real_rows, _parts())
 
 
-def _with_rows(batch: Any, size: int, call: str) -> Any:
+def shortened(batch: Any, real: Any, size: int, real_rows: int, parts: int) -> Any:
+    """Return a batch whose first array tells which rows are real, if not all are.
+
+    Parameters
+    ----------
+    batch : structure
+        Arrays with `size` rows.
+    real : np.ndarray
+        A mask of the real ones, which may be shorter.
+    size, real_rows, parts : int
+        The rows of this worker's part, the real rows of all parts, and the number of parts.
+    """
     import keras
 
-    rows = _rows(keras.tree.flatten(batch))
-    if not rows:  # a worker's first batch, of which the program has dropped all rows
-        return keras.tree.map_structure(lambda each: np.zeros((size, *each.shape[1:]), each.dtype), batch)
-    return padded(keras.tree, batch, rows, size, call) if rows < size else batch
+    if real_rows == size * parts:
+        return batch
+    mask = np.zeros(size, bool)
+    mask[: len(real)] = real
+    places = iter([True])
+
+    def first(each: Any) -> Any:
+        return Short(each, mask, real_rows) if each is not None and next(places, False) else each
+
+    return keras.tree.map_structure(first, batch)
 
 
-def _as_many(call: str, batches: Iterator[Any], per_epoch: int | None, rows: int) -> Iterator[tuple[Any, int]]:
-    """Yield a worker's batches, and None for each further batch of the worker that has most; with the rows of each."""
+def _exchanged(call: str, batches: Iterator[tuple[Any, Any]], own: WorkerPass) -> Iterator[tuple[Any, Any, int, int]]:
+    """Yield each batch with its mask, the rows that it needs, and the real rows that all workers have in it.
+
+    None stands for each further batch of the worker that has most.
+    """
     import keras
 
-    yield next(batches), rows  # alone: Keras takes it to build a model, and a generator can't give it back
-    most = min(_BLOCK, per_epoch or _BLOCK)
+    rows = own.rows
+    yield *next(batches), rows, own.real  # alone: Keras takes it to build a model, and a generator can't give it back
+    group, done = _group(), 1
+    most = 1 if own.steps is None else min(_most(own.shapes, rows), own.per_epoch or _BLOCK)
     size = most - 1 or most  # what the first batch leaves of its block
-    while True:
-        block = list(islice(batches, size))
-        own = max((_rows(keras.tree.flatten(each)) for each in block), default=0)
-        found = combine(f"model.{call}", (len(block), own))
-        longest = max(count for count, _ in found)
-        rows = max(rows, _for_devices(max(each for _, each in found)))
-        yield from ((each, rows) for each in [*block, *[None] * (longest - len(block))])
+    while own.steps != done:
+        block = list(islice(batches, min(size, own.steps - done) if isinstance(own.steps, int) else size))
+        counts = [(_rows(keras.tree.flatten(each)), int(real.sum())) for each, real in block]
+        found = combine(f"model.{call}", counts)
+        longest = max(map(len, found))
+        rows = max(rows, _for_devices(max((each for counts in found for each, _ in counts), default=0)))
+        for number in range(longest):
+            totals = [counts[number][1] for counts in found[::group] if number < len(counts)]
+            batch, mask = block[number] if number < len(block) else (None, np.zeros(0, bool))
+            yield batch, mask, rows, sum(totals)
+        done += longest
         if longest < size:
-            return
+            break
         size = most
+    next(batches, None)  # a feed's pass ends when more is asked for
 
 
-def _padding(batch: Any, call: str) -> Any:
-    """Return a batch whose rows are all padding."""
+def _most(shapes: Iterable[tuple[tuple[int, ...], str]], rows: int) -> int:
+    """Return how many batches the workers hold while they exchange how many rows each has."""
+    import jax.numpy as jnp  # knows more types than NumPy
+
+    size = sum(math.prod(shape) * jnp.dtype(dtype).itemsize for shape, dtype in shapes) * rows
+    return max(1, min(_BLOCK, _BLOCK_BYTES // max(1, size)))
+
+
+def filled(batch: Any, size: int) -> Any:
+    """Return a batch with so many rows: its own, and repetitions of them; zeros if it has none."""
     import keras
 
-    if not isinstance(batch, tuple) or len(batch) < 3:  # noqa: PLR2004 - features, labels and weights
-        raise SpecError(
-            f"model.{call}: this worker has fewer batches than another: {_DIFFERENT}, and without sample weights none "
-            "can be added. Give weights, or all workers data of the same size"
-        )
-    x, y, weights = batch
-    return x, y, keras.tree.map_structure(lambda each: np.full_like(each, -0.0, dtype=np.float32), weights)
+    def resized(values: Any) -> Any:
+        if values is None or len(values) == size:
+            return values
+        if not len(values):
+            return np.zeros((size, *values.shape[1:]), values.dtype)
+        return np.asarray(values)[np.arange(size) % len(values)]
+
+    return keras.tree.map_structure(resized, batch)
 
 
-def _with_weights(batch: Any, adds_weights: bool) -> Any:
-    """Return a batch with weights, if they are wanted; Keras can't place None at the end of one."""
-    import keras
-
-    if adds_weights:
-        x, y, weights = keras.utils.unpack_x_y_sample_weight(batch)
-        if y is not None and weights is None:
-            return x, y, np.ones(_rows(keras.tree.flatten(x)), np.float32)
+def _without_none(batch: Any) -> Any:
+    """Return a batch without labels and weights that are None, which come last."""
     while isinstance(batch, tuple) and len(batch) > 1 and batch[-1] is None:
         batch = batch[:-1]
     return batch
@@ -228,15 +328,26 @@ def _shapes(arrays: Iterable[Any], call: str) -> tuple[tuple[tuple[int, ...], st
     return tuple((tuple(each.shape[1:]), str(each.dtype)) for each in arrays)
 
 
-def _begin(call: str, own: WorkerPass, arrays: list[Any]) -> int:
-    """Return the rows of all batches of a pass."""
+def _begin(call: str, own: WorkerPass, arrays: list[Any]) -> WorkerPass:
+    """Return the pass on which all workers agree."""
+    group = _group()
+    own = agreed(call, replace(own, contents=_checksum(arrays)) if group > 1 else own, group)
+    return replace(own, rows=_for_devices(own.rows))
+
+
+def _parts() -> int:
+    """Return the number of processes whose rows make a batch; the others have the same rows as one of these."""
+    import jax
+
+    return int(jax.process_count()) // _group()
+
+
+def _group() -> int:
+    """Return the number of consecutive processes that must have the same rows."""
     import jax
     import keras
 
-    replicas, processes = keras.distribution.distribution().num_model_replicas, jax.process_count()
-    group = max(1, processes // replicas)
-    own = replace(own, contents=_checksum(arrays)) if group > 1 else own
-    return _for_devices(agreed(call, own, group))
+    return int(max(1, jax.process_count() // keras.distribution.distribution().num_model_replicas))
 
 
 def _for_devices(rows: int) -> int:
@@ -259,49 +370,27 @@ def _rows(arrays: Iterable[Any]) -> int:
     return next((int(each.shape[0]) for each in arrays if each is not None and each.shape), 0)
 
 
-def padded(tree: Any, batch: Any, rows: int, size: int, call: str) -> Any:
-    """Return a batch that is padded with repetitions of its rows, whose weights are -0.0.
+def batch_of_all(call: str, batch: Any) -> Any:
+    """Return this worker's part of a batch that a program gives itself to all workers, each with rows of its own.
 
     Parameters
     ----------
-    tree : module
-        Keras's functions of nested structures.
-    batch : tuple or structure
-        Features, labels and weights.
-    rows, size : int
-        The number of its rows, and of those to return.
     call : str
-        The method, for errors.
-
-    Raises
-    ------
-    SpecError
-        If it has no sample weights, with which padding could be marked.
+        The method, as in ``train_on_batch``.
+    batch : tuple
+        Features, labels and weights.
     """
-    order = np.arange(size) % rows
+    import keras
 
-    def repeated(values: Any) -> Any:
-        return None if values is None else np.asarray(values)[order]
-
-    def marked(weights: Any) -> Any:
-        weights = repeated(weights)
-        if weights is None:
-            return None
-        weights = weights.astype(weights.dtype if weights.dtype.kind == "f" else np.float32)
-        weights[rows:] = -0.0
-        return weights
-
-    if not isinstance(batch, tuple) and call == "predict":
-        return tree.map_structure(repeated, batch)
-    if isinstance(batch, tuple) and (call == "predict" or (len(batch) > 2 and batch[2] is not None)):  # noqa: PLR2004
-        x, *rest = batch
-        labels = [tree.map_structure(repeated, each) for each in rest[:1]]
-        weights = [tree.map_structure(marked, each) for each in rest[1:]]
-        return (tree.map_structure(repeated, x), *labels, *weights)
-    if isinstance(batch, dict) and "sample_weight" in batch:
-        features = tree.map_structure(repeated, {**batch, "sample_weight": None})
-        return {**features, "sample_weight": marked(batch["sample_weight"])}
-    raise SpecError(
-        f"model.{call}: a batch has {rows} rows, and the first one {size}: {_DIFFERENT}, and a batch without sample "
-        "weights can't be padded. Use ctx.dataset, give weights, or drop the last batch (drop_remainder=True)"
+    batch = keras.tree.map_structure(
+        lambda each: each if each is None or hasattr(each, "shape") else np.asarray(each), batch
     )
+    shapes = _shapes([each for each in keras.tree.flatten(batch) if each is not None], call)
+    real = Padding().real(batch, 0)
+    of_all = combine(f"model.{call}", (len(real), shapes, int(real.sum())))
+    _check_equal(call, "shapes and types", [shapes for _, shapes, _ in of_all])
+    size = _for_devices(max(rows for rows, *_ in of_all))
+    total = sum(count for *_, count in of_all[:: _group()])
+    if not total:
+        raise SpecError(f"model.{call}: no worker has a row in this batch, which no step can take: leave it out")
+    return shortened(filled(batch, size), real, size, total, _parts())

@@ -9,16 +9,18 @@ import inspect
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 from tensorflowonspark.errors import SpecError
-from tensorflowonspark.keras.feed_tracking import PassLength, batch_rows, pass_length
+from tensorflowonspark.keras.feed_tracking import PassLength, batch_rows, pass_length, planned_rows
 from tensorflowonspark.keras.hooks import wrap
-from tensorflowonspark.keras.jax.batches import ENDLESS, UNCOUNTED, WorkerPass, equal_sized
+from tensorflowonspark.keras.jax.batches import ENDLESS, UNCOUNTED, Padding, WorkerPass, equal_sized
 from tensorflowonspark.keras.jax.cluster import current, trains_together
+from tensorflowonspark.keras.jax.short import Short
 from tensorflowonspark.keras.session import session
 
 _DENSE = {"RaggedTensorSpec": "x.to_tensor(shape=(None, length))", "SparseTensorSpec": "tf.sparse.to_dense(x)"}
@@ -105,7 +107,7 @@ def _refuse_sparse(data: Any) -> None:
 
 def _require_weights(data: Any) -> None:
     """Refuse a dataset of a feed without the weights, which mark the rows that pad its last batches."""
-    if not session.adds_weights or not is_dataset(data) or not _is_share(data):
+    if not session.needs_weights or not is_dataset(data) or not _is_share(data):
         return
     spec = data.element_spec
     if not isinstance(spec, tuple) or len(spec) < 3 or spec[2] is None:  # noqa: PLR2004 - features, labels, weights
@@ -171,6 +173,7 @@ class BatchAdapter:
         self._adapter = adapter
         self._class_weight = class_weight
         self._pass: WorkerPass | None = None
+        self._data = data
         self.pass_length = pass_length(data) if is_dataset(data) else getattr(adapter, "pass_length", None)
         if several:
             steps = _steps(adapter, data, self.pass_length)
@@ -193,8 +196,21 @@ class BatchAdapter:
         if self._class_weight is not None:
             batches = (weighted(each, self._class_weight) for each in batches)
         if self._pass is not None:
-            batches = equal_sized(batches, self._pass)
+            batches = equal_sized(batches, self._ahead(self._pass), self._padding())
         return stacked(batches, super_batch) if super_batch else batches
+
+    def _ahead(self, whole: WorkerPass) -> WorkerPass:
+        """Return the next pass, which may begin within an epoch."""
+        return replace(whole, steps=whole.steps - session.skipped) if isinstance(whole.steps, int) else whole
+
+    def _padding(self) -> Padding:
+        """Return what is known of the rows that fill up the batches of the next pass."""
+        if reads_feed(self._data):
+            planned = self._data.rows_ahead()
+            return Padding(True, planned, self._data.batch_rows)
+        if not is_dataset(self._data) or not _is_share(self._data):
+            return Padding()
+        return Padding(True, planned_rows(self._data), batch_rows(self._data))
 
 
 def _steps(adapter: Any, data: Any, length: PassLength | None) -> int | str | None:
@@ -207,17 +223,29 @@ def _steps(adapter: Any, data: Any, length: PassLength | None) -> int | str | No
 
 
 def stacked(batches: Iterator[Any], count: int) -> Iterator[Any]:
-    """Yield so many batches as one, with a first dimension of that length; the last may have fewer."""
+    """Yield so many batches as one, with a first dimension of that length; fewer where their kind changes, or end."""
     import keras
+
+    def kind(batch: Any) -> list[Any]:
+        return [(each.shape, getattr(each, "rows", None)) for each in keras.tree.flatten(batch)]
+
+    def stack(*parts: Any) -> Any:
+        if not isinstance(parts[0], Short):
+            return np.stack(parts)
+        arrays, masks = ([getattr(each, name) for each in parts] for name in ("array", "real"))
+        return Short(np.stack(arrays), np.stack(masks), parts[0].rows)
 
     waiting: list[Any] = []
     for each in batches:
+        if waiting and kind(each) != kind(waiting[0]):
+            yield keras.tree.map_structure(stack, *waiting)
+            waiting = []
         waiting.append(each)
         if len(waiting) == count:
-            yield keras.tree.map_structure(lambda *parts: np.stack(parts), *waiting)
+            yield keras.tree.map_structure(stack, *waiting)
             waiting = []
     if waiting:
-        yield keras.tree.map_structure(lambda *parts: np.stack(parts), *waiting)
+        yield keras.tree.map_structure(stack, *waiting)
 
 
 def weighted(batch: Any, class_weight: dict[int, float]) -> Any:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from tensorflowonspark.keras.hooks import setting, wrap
+from tensorflowonspark.keras.jax.short import Short
 from tensorflowonspark.keras.session import session
 
 _is_alone: ContextVar[bool] = ContextVar("is_alone", default=False)  # in `on_this_process`
@@ -30,7 +31,16 @@ def place_without_exchange(module: ModuleType) -> None:
             return wrapped(tensor, layout)
         return placed(tensor, sharding)
 
+    def distribute_data_input(wrapped: Any, _: Any, /, data: Any, layout: Any, *args: Any, **kwargs: Any) -> Any:
+        if data is None:
+            return None
+        sharding = getattr(layout, "backend_layout", layout)
+        if isinstance(data, Short):
+            return data.placed(lambda array, of: wrapped(array, of, *args, **kwargs), sharding)
+        return wrapped(data, sharding, *args, **kwargs)
+
     wrap(module, "distribute_tensor", distribute_tensor)
+    wrap(module, "distribute_data_input", distribute_data_input)
 
 
 def _spans_processes(value: Any) -> bool:

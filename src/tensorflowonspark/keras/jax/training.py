@@ -1,45 +1,46 @@
 """The methods of Keras's models on several workers with JAX.
 
-- ``fit`` compares the models of all workers once, since workers that begin with different weights would stay different
-  in silence; callbacks that write files run on the chief.
+- ``fit`` compares the models of all workers, since workers that begin with different weights would stay different in
+  silence; callbacks that write files run on the chief.
+- A step on one batch (``train_on_batch``) takes the rows that all workers give.
 - ``predict`` waits for no other worker: each predicts all rows that it is given.
 """
 
 import inspect
 import warnings
-import zlib
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
-
-import numpy as np
 
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.keras.exchange import callbacks_in, exchanges_weights, replaced
 from tensorflowonspark.keras.hooks import is_own, wrap
-from tensorflowonspark.keras.jax.batches import reads_data_for
+from tensorflowonspark.keras.jax.agreement import agreeing, announce, checksums, meet_others, state_of
+from tensorflowonspark.keras.jax.batches import batch_of_all, reads_data_for
 from tensorflowonspark.keras.jax.building import build_without_data
 from tensorflowonspark.keras.jax.cluster import ALONE, JaxCluster, current, trains_together
-from tensorflowonspark.keras.jax.padding import own_step, skip_padding, warn_of_own
-from tensorflowonspark.keras.jax.placement import is_sharded, local_array, on_this_process, whole_values
+from tensorflowonspark.keras.jax.data import weighted
+from tensorflowonspark.keras.jax.placement import is_sharded, on_this_process, whole_values
+from tensorflowonspark.keras.jax.short import own_step, take_real_rows
 from tensorflowonspark.keras.private_names import refuse_replicas
 from tensorflowonspark.keras.workers import combine, compared
 
 _WRITING = ("CSVLogger", "ModelCheckpoint", "TensorBoard")  # OrbaxCheckpoint writes one checkpoint with all workers
-_COMPARED, _PREDICT = "_tensorflowonspark_compared", "_tensorflowonspark_predict"  # attributes of models
+_PREDICT = "_tensorflowonspark_predict"  # an attribute of models
 _STEPS = {"fit": "train_step", "evaluate": "test_step"}
 
 
 def repair_models(keras: Any) -> None:
     """Have the methods of models work on several workers (called after the import of Keras)."""
-    skip_padding(keras)
+    take_real_rows(keras)
     for name in _STEPS:
         wrap(keras, f"Model.{name}", _together(keras, name))
     for name in ("train_on_batch", "test_on_batch"):
-        wrap(keras, f"Model.{name}", _on_batch)
+        wrap(keras, f"Model.{name}", _on_batch(name))
     for name in ("predict", "predict_on_batch"):
         wrap(keras, f"Model.{name}", _alone)
     wrap(keras, "Model.__call__", _call)
+    meet_others(keras)
 
 
 def _together(keras: Any, name: str) -> Callable[..., Any]:
@@ -56,9 +57,12 @@ def _together(keras: Any, name: str) -> Callable[..., Any]:
         if name == "fit":
             bound["callbacks"] = _callbacks_of_worker(keras, cluster, model, bound.get("callbacks"))
         step = _STEPS[name]
-        warn_of_own(model, (step, "compute_loss"))
         is_custom = is_own(model, step)
-        with reads_data_for(name, adds_weights=not is_custom), own_step(model, step) if is_custom else nullcontext():
+        with (
+            agreeing(model, name, bound.get("callbacks")),
+            reads_data_for(name, needs_weights=not is_custom),
+            own_step(model, step) if is_custom else nullcontext(),
+        ):
             return wrapped(**bound, **extra)
 
     return method
@@ -97,19 +101,14 @@ def _restoring(module: Any, backup: Any) -> Any:
 
 
 def _compare(model: Any, *, restored: bool) -> None:
-    """Refuse to train models that differ from worker to worker, once for each model, or after a backup was restored.
+    """Refuse to train models that differ from worker to worker.
 
     Raises
     ------
     SpecError
         With the workers whose models differ, and the first variable that does.
     """
-    if getattr(model, _COMPARED, False) and not restored:
-        return
-    object.__setattr__(model, _COMPARED, True)
-    variables = [*model.variables, *(model.optimizer.variables if restored and model.optimizer is not None else [])]
-    own = [(each.path, False, (tuple(each.shape), _checksum(each.value))) for each in variables]
-    found = combine("model.fit", own, compared)
+    found = combine("model.fit (the training begins)", checksums(state_of(model)), compared)
     if isinstance(found, tuple):
         worker, path = found
         if restored:
@@ -124,35 +123,41 @@ def _compare(model: Any, *, restored: bool) -> None:
         )
 
 
-def _checksum(value: Any) -> int:
-    """Return a checksum of a value that all workers should have; 0 for one that is divided among them."""
-    return 0 if is_sharded(value) else zlib.crc32(np.ascontiguousarray(local_array(value)).tobytes())
+def _on_batch(name: str) -> Callable[..., Any]:
+    """Take a step with the rows that all workers give, each its own."""
+    step = {"train_on_batch": "train_step", "test_on_batch": "test_step"}[name]
+
+    def method(wrapped: Any, model: Any, /, *args: Any, **kwargs: Any) -> Any:
+        bound = dict(inspect.signature(wrapped).bind(*args, **kwargs).arguments)
+        if not trains_together():
+            return wrapped(**bound)
+        announce(name)
+        class_weight = bound.pop("class_weight", None)
+        batch = bound["x"], bound.get("y"), bound.get("sample_weight")
+        if class_weight is not None and batch[2] is None:
+            batch = weighted(batch, class_weight)
+        bound.update(zip(("x", "y", "sample_weight"), batch_of_all(name, batch), strict=True))
+        with own_step(model, step) if is_own(model, step) else nullcontext():
+            return wrapped(**bound)
+
+    return method
 
 
-def _on_batch(wrapped: Any, _model: Any, /, *args: Any, **kwargs: Any) -> Any:
-    """Take a step with a batch that has weights, since Keras can't place None on several devices."""
-    import keras
-
-    bound = dict(inspect.signature(wrapped).bind(*args, **kwargs).arguments)
-    if trains_together() and bound.get("sample_weight") is None and bound.get("class_weight") is None:
-        if bound.get("y") is None:
-            raise SpecError("on several workers of JAX a step on one batch needs labels: pass y, or call model.fit")
-        bound["sample_weight"] = np.ones(len(keras.tree.flatten(bound["x"])[0]), np.float32)
-    return wrapped(**bound)
-
-
-def _call(wrapped: Any, model: Any, /, *args: Any, **kwargs: Any) -> Any:
-    """Call a model with this worker's own arrays on this worker alone; JAX can't combine them with weights of all."""
+def _call(wrapped: Any, layer: Any, /, *args: Any, **kwargs: Any) -> Any:
+    """Call a layer with this worker's own arrays on this worker alone; JAX can't combine them with weights of all."""
     import jax
     import keras
 
-    if not trains_together() or not model.built:
+    if not trains_together() or not layer.built:
         return wrapped(*args, **kwargs)
     arrays = jax.tree.leaves((args, kwargs))
     traced = any(isinstance(each, (jax.core.Tracer, keras.KerasTensor)) for each in arrays)
     if traced or not all(getattr(each, "is_fully_addressable", True) for each in arrays):
         return wrapped(*args, **kwargs)
-    return _alone(wrapped, model, *args, **kwargs)
+    if isinstance(layer, keras.Model):
+        return _alone(wrapped, layer, *args, **kwargs)
+    with _of_this_process(layer):  # also of a tf.data.Dataset's map, where TensorFlow computes it
+        return wrapped(*args, **kwargs)
 
 
 def _alone(wrapped: Any, model: Any, /, *args: Any, **kwargs: Any) -> Any:
@@ -162,7 +167,7 @@ def _alone(wrapped: Any, model: Any, /, *args: Any, **kwargs: Any) -> Any:
     model.jax_state_sync()  # a callback may call it within an epoch
     of_all, model.predict_function = model.predict_function, getattr(model, _PREDICT, None)
     try:
-        with on_this_process(model.variables, whole_values(model.variables)):
+        with _of_this_process(model):
             try:
                 return wrapped(*args, **kwargs)
             finally:
@@ -170,3 +175,11 @@ def _alone(wrapped: Any, model: Any, /, *args: Any, **kwargs: Any) -> Any:
     finally:
         object.__setattr__(model, _PREDICT, model.predict_function)
         model.predict_function = of_all
+
+
+def _of_this_process(layer: Any) -> AbstractContextManager[None]:
+    """Have the variables of a layer be of this process alone; if they are divided, all workers must call it."""
+    if any(is_sharded(each.value) for each in layer.variables):
+        announce("predict")
+        combine("model.predict of a model whose variables are divided among the workers", None)
+    return on_this_process(layer.variables, whole_values(layer.variables))

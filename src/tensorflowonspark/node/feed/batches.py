@@ -27,6 +27,8 @@ class Batches:
         The number of batches of a pass, if it is known.
     length : PassLength or None
         What becomes known of it otherwise.
+    batch_rows : int
+        The rows of the largest batch.
 
     Notes
     -----
@@ -41,6 +43,8 @@ class Batches:
         self._measure = measure
         self.steps = passes.steps
         self.length: PassLength | None = passes if passes.arrive else None
+        self.batch_rows = passes.shares.most
+        self.rows_ahead = passes.rows_ahead
 
     def element_spec(self, make: Callable[[tuple[int, ...], str], Any]) -> Any:
         """Return an element with the result of `make` for the shape of a row, and the dtype, of each column.

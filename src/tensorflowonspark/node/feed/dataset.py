@@ -17,7 +17,13 @@ import pyarrow as pa
 import tensorflow as tf
 
 from tensorflowonspark.columns import Array, Kind, Ragged, zeros
-from tensorflowonspark.keras.feed_tracking import note_batch_rows, note_equal_steps, note_length, state_pass
+from tensorflowonspark.keras.feed_tracking import (
+    note_batch_rows,
+    note_equal_steps,
+    note_length,
+    note_rows_ahead,
+    state_pass,
+)
 from tensorflowonspark.keras.provenance import SHARE, add_source
 from tensorflowonspark.keras.shards import mark_shard
 from tensorflowonspark.node.feed.pace import Measure
@@ -60,6 +66,7 @@ def make_dataset(passes: Passes, measure: Measure | None = None) -> tf.data.Data
         dataset = dataset.apply(tf.data.experimental.assert_cardinality(passes.steps))
     dataset = mark_shard(dataset).prefetch(_PREFETCH_BATCHES)
     note_batch_rows(dataset, batch_rows)
+    note_rows_ahead(dataset, passes.rows_ahead)
     if passes.steps is not None and not passes.alone:
         note_equal_steps(dataset)
     if passes.arrive:

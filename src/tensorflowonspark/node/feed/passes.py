@@ -12,6 +12,7 @@ import numpy as np
 
 from tensorflowonspark.errors import FeedError
 from tensorflowonspark.feed_messages import Shares
+from tensorflowonspark.keras.feed_tracking import row_counts
 from tensorflowonspark.messages import Progress
 from tensorflowonspark.node.feed.blocks import Block, granted_blocks, planned_blocks, unpadded_blocks
 from tensorflowonspark.node.feed.plan import EpochPlan
@@ -185,6 +186,14 @@ class Passes:
             self._end_first_pass()
         return found
 
+    def rows_ahead(self) -> list[int] | None:
+        """Return the number of real rows of each step of the next pass, which come first; None if it is not known."""
+        if self._known is None or self.alone:
+            return None
+        plan, (epoch, step) = self._known[1], self._begin
+        plan, _, rest = self._left(plan, epoch, step)
+        return [plan.real_rows(each) for each in range(step - rest.first_step, plan.steps)]
+
     # ---- the rows
 
     def __call__(self, *, real_only: bool = False) -> Iterator[Batch]:
@@ -249,17 +258,23 @@ class Passes:
         rows, plan = self._all_rows()
         self._share.latest = self
         (self._epoch, self._step), self._begin = self._begin, (self._begin[0], 0)
-        rest = self._rest_of(self._epoch)
-        if self._step < rest.first_step:
-            rest = self._rest = Rest(self._epoch)  # of a pass that was abandoned
-        rest_plan, own = plan, plan.rows
-        if rest.rows is not None:
-            own = rest.rows[self._share.index]
-            rest_plan = replace(plan, rows=own, steps=plan.steps - rest.first_step)
+        if self._step < self._rest_of(self._epoch).first_step:
+            self._rest = Rest(self._epoch)  # of a pass that was abandoned
+        rest_plan, own, rest = self._left(plan, self._epoch, self._step)
         step = self._step - rest.first_step
         self._seen = plan.rows - own + min(own, plan.shares.before(step))
         seed = self._order_seed(self._epoch)
         return planned_blocks(rows, self.selection, rest_plan, queue, step, seed, rest.left)
+
+    def _left(self, plan: EpochPlan, epoch: int, step: int) -> tuple[EpochPlan, int, Rest]:
+        """Return the plan of what is left of an epoch from a step on, the rows that this worker has in it, and it."""
+        rest = self._rest_of(epoch)
+        if step < rest.first_step:
+            rest = Rest(epoch)
+        if rest.rows is None:
+            return plan, plan.rows, rest
+        own = rest.rows[self._share.index]
+        return replace(plan, rows=own, steps=plan.steps - rest.first_step), own, rest
 
     def _order_seed(self, epoch: int) -> list[int] | None:
         return None if self._seed is None else order_seed(self._seed, epoch, self._share.index)
@@ -269,7 +284,8 @@ class Passes:
         if self._counts:
             total = 0 if self._takes_parts or self.plan is None else self.plan.steps
             self._step += steps
-            self._seen += int(np.count_nonzero(batch[1]))
+            self._seen += (real := int(np.count_nonzero(batch[1])))
+            row_counts.padded |= real < len(batch[1])
             self._share.report(Progress(self._epoch, self._step, total, self._seen))
             if self._step == total:
                 self._begin = self._epoch + 1, 0
