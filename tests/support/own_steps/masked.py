@@ -60,40 +60,36 @@ def masked_by_row(label, pred):
     return ops.sum(by_token(label, pred) * mask, axis=1) / ops.maximum(ops.sum(mask, axis=1), 1.0)
 
 
-def _tokens(place):
-    return place.dataset("tokens", "labels")
-
-
 @program("compiled_masked_loss", on=BOTH, refused="masked_loss")
 def compiled(place):
-    return place.trained(tagger, _tokens(place), masked_loss)
+    return place.trained(tagger, place.tokens(), masked_loss)
 
 
 @program("compiled_masked_loss_safe", on=BOTH, refused="masked_loss_safe")
 def compiled_safe(place):
-    return place.trained(tagger, _tokens(place), masked_loss_safe)
+    return place.trained(tagger, place.tokens(), masked_loss_safe)
 
 
 @program("compiled_masked_loss_and_accuracy", on=BOTH, refused="masked_")
 def compiled_accuracy(place):
-    return place.trained(tagger, _tokens(place), masked_loss, metrics=[masked_accuracy])
+    return place.trained(tagger, place.tokens(), masked_loss, metrics=[masked_accuracy])
 
 
 @program("compiled_masked_accuracy", on=BOTH, refused="masked_accuracy")
 def accuracy_alone(place):
     """A metric that returns one number for a batch, beside a loss of Keras."""
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    return place.trained(tagger, _tokens(place), loss, metrics=[masked_accuracy])
+    return place.trained(tagger, place.tokens(), loss, metrics=[masked_accuracy])
 
 
 @program("compiled_masked_mean", on=BOTH, refused={JAX: "masked_mean"})
 def compiled_mean(place):
-    return place.trained(tagger, _tokens(place), masked_mean)
+    return place.trained(tagger, place.tokens(), masked_mean)
 
 
 @program("compiled_masked_by_row", on=BOTH)
 def compiled_by_row(place):
-    return place.trained(tagger, _tokens(place), masked_by_row)
+    return place.trained(tagger, place.tokens(), masked_by_row)
 
 
 class MaskedLoss(keras.losses.Loss):
@@ -115,30 +111,31 @@ class MaskedCall(MaskedLoss):
 
 @program("compiled_masked_class", on=BOTH, refused="MaskedLoss")
 def compiled_class(place):
-    return place.trained(tagger, _tokens(place), MaskedLoss())
+    return place.trained(tagger, place.tokens(), MaskedLoss())
 
 
 @program("compiled_masked_class_call", on=BOTH, refused="MaskedCall")
 def compiled_class_call(place):
-    return place.trained(tagger, _tokens(place), MaskedCall())
+    return place.trained(tagger, place.tokens(), MaskedCall())
 
 
 @program("compiled_ignore_class", on=BOTH)
 def ignore_class(place):
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=0)
-    return place.trained(tagger, _tokens(place), loss)
+    return place.trained(tagger, place.tokens(), loss)
 
 
 @program("compiled_ignore_class_and_mask", on=BOTH)
 def ignore_class_mask(place):
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=0)
-    return place.trained(lambda: tagger(mask_zero=True), _tokens(place), loss, weighted_metrics=["accuracy"])
+    data = place.dataset("tokens", "labels").map(lambda x, y, w: (x, y, w[:, None]))
+    return place.trained(lambda: tagger(mask_zero=True), data, loss, weighted_metrics=["accuracy"])
 
 
 @program("compiled_mask_of_layers", on=BOTH)
 def mask_of_layers(place):
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    return place.trained(lambda: tagger(mask_zero=True), _tokens(place), loss, metrics=["accuracy"])
+    return place.trained(lambda: tagger(mask_zero=True), place.tokens(), loss, metrics=["accuracy"])
 
 
 @program("compiled_weights_of_tokens", on=BOTH)
@@ -159,7 +156,7 @@ def token_weights_divided(place):
 def token_weights_mapped(place):
     """Weights of time steps that a map computes from the labels and the weights of rows."""
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    data = _tokens(place).map(lambda x, y, w: (x, y, tf.cast(y != 0, tf.float32) * w[:, None]))
+    data = place.dataset("tokens", "labels").map(lambda x, y, w: (x, y, tf.cast(y != 0, tf.float32) * w[:, None]))
     return place.trained(tagger, data, loss, weighted_metrics=["accuracy"])
 
 
@@ -167,7 +164,7 @@ def _step(name, loss, refused=None):
     @program(f"step_{name}", refused=refused)
     def run(place):
         kind = stepping("TokenLoss", lambda x, y, p: loss(y, p))
-        return place.trained(lambda: tagger(kind), _tokens(place), None)
+        return place.trained(lambda: tagger(kind), place.tokens(), None)
 
 
 def _selected(label, pred):
@@ -249,7 +246,7 @@ def step_metrics(place):
             self.accuracy.update_state(y, logits, sample_weight=mask)
             return {each.name: each.result() for each in self.metrics}
 
-    return place.trained(lambda: tagger(TokenLoss), _tokens(place), None)
+    return place.trained(lambda: tagger(TokenLoss), place.tokens(), None)
 
 
 @program("step_rows_selected", refused="Selects")
@@ -319,8 +316,9 @@ def mean_by_weights(place):
 
 def weighted_binary(y, y_pred):
     """Rows of one class weigh more, and the sum is divided by the weights: one number for a batch."""
+    y, y_pred = ops.reshape(y, (-1,)), ops.reshape(y_pred, (-1,))
     weight = ops.where(y > 0, 3.0, 1.0)
-    return ops.sum(weight * ops.square(y_pred[:, 0] - y)) / ops.sum(weight)
+    return ops.sum(weight * ops.square(y_pred - y)) / ops.sum(weight)
 
 
 @program("compiled_divided_by_class_weights", on=BOTH, refused="weighted_binary")
@@ -333,8 +331,9 @@ def nan_labels(place):
     """Labels that are not known are NaN, and left out by the loss."""
 
     def without_nan(y, y_pred):
+        y, y_pred = ops.reshape(y, (-1,)), ops.reshape(y_pred, (-1,))
         known = ops.logical_not(ops.isnan(y))
-        error = ops.where(known, y_pred[:, 0] - ops.where(known, y, 0.0), 0.0)
+        error = ops.where(known, y_pred - ops.where(known, y, 0.0), 0.0)
         return ops.sum(ops.square(error)) / ops.maximum(ops.sum(ops.cast(known, "float32")), 1.0)
 
     data = place.dataset("x", "y").map(lambda x, y, w: (x, tf.where(y > 1.0, np.float32("nan"), y), w))

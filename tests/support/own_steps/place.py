@@ -56,6 +56,12 @@ class Place:
             self.rows, features=features, label=label, sample_weight=weights, shapes=shapes, shuffle=False
         )
 
+    def tokens(self, features="tokens", label="labels"):
+        """Return batches of sequences with one weight for each row."""
+        data = self.dataset(features, label)
+        # Plain Keras multiplies weights and the losses of tokens as they are.
+        return data.map(lambda x, y, w: (x, y, w[:, None])) if self.alone else data
+
     def _plain(self, features, label, weights):
         import tensorflow as tf
 

@@ -23,7 +23,8 @@ class Program:
     refused : dict of str to str
         By backend: it may be refused by a `SpecError` that contains this text. It must be equal if it is not.
     different : dict of str to str
-        Paths in what is compared that Keras itself gives otherwise on several workers, with the reason.
+        Patterns of paths in what is compared that are different on several workers, as ``"/history/loss*"``, with the
+        reason.
     """
 
     name: str
@@ -68,6 +69,13 @@ def load():
 
 
 def chosen(backend, names=None):
-    """Return the names of the programs of a backend, or of those among them whose name contains one of these."""
+    """Return the names of the programs of a backend; of those whose name contains one of these, or whose subject is one.
+
+    A name that is a program's is that program alone.
+    """
     found = [name for name, each in ALL.items() if backend in each.backends]
-    return [name for name in found if not names or any(part in name for part in names)]
+
+    def wanted(name):
+        return any(part in (name, ALL[name].subject) or (part not in ALL and part in name) for part in names)
+
+    return [name for name in found if not names or wanted(name)]

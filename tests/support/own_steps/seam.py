@@ -109,7 +109,7 @@ def evaluated(place):
 # The number of replicas.
 
 _SHOWN = "the program divides what it shows by the number of replicas itself"
-_DIVIDED = {"steps": _SHOWN, "history": _SHOWN}
+_DIVIDED = {"/steps/*/own_loss": _SHOWN, "/history/own_loss*": _SHOWN}
 
 
 @program("replicas_described")
@@ -146,7 +146,10 @@ def logged_in_init(place):
     return train_stepping(place, Describes)
 
 
-@program("replicas_shown_in_step", different={"steps": "it shows the number of replicas", "history": "the same"})
+_NUMBER = "it shows the number of replicas"
+
+
+@program("replicas_shown_in_step", different={"/steps/*/replicas": _NUMBER, "/history/replicas*": _NUMBER})
 def shown_in_step(place):
     """A step shows the number of replicas, and divides nothing by it."""
 
@@ -158,7 +161,7 @@ def shown_in_step(place):
     return train_stepping(place, Shows)
 
 
-@program("replicas_scale_the_rate", different=dict.fromkeys(("weights", "history", "steps"), "the rate is another one"))
+@program("replicas_scale_the_rate")
 def scaled_rate(place):
     """The rate is multiplied by the number of replicas, as Horovod's guides ask for it; nothing is divided."""
 
@@ -284,7 +287,7 @@ def clipped_weights(place):
 
 # State that is computed from a batch.
 
-_STATE = {"weights": "state that a layer computes from a batch is that of each worker's rows, averaged (docs/keras.md)"}
+_STATE = {"/weights/*": "state that a layer computes from a batch is that of each worker's rows, averaged (docs/keras.md)"}
 
 
 @program("batch_normalization_own_step")

@@ -11,8 +11,12 @@ ops = keras.ops
 BOTH = (TENSORFLOW, JAX)
 
 
+def _error(y, y_pred):
+    return ops.reshape(y_pred, (-1,)) - ops.reshape(y, (-1,))
+
+
 def root_of_mean(y, y_pred):
-    return ops.sqrt(ops.mean(ops.square(y_pred[:, 0] - y)) + 1e-6)
+    return ops.sqrt(ops.mean(ops.square(_error(y, y_pred))) + 1e-6)
 
 
 def dice(y, y_pred):
@@ -23,20 +27,19 @@ def dice(y, y_pred):
 
 def correlation(y, y_pred):
     """One less Pearson's correlation."""
-    one, two = y - ops.mean(y), y_pred[:, 0] - ops.mean(y_pred)
+    one, two = (ops.reshape(each, (-1,)) - ops.mean(each) for each in (y, y_pred))
     return 1 - ops.sum(one * two) / (ops.sqrt(ops.sum(one * one) * ops.sum(two * two)) + 1e-6)
 
 
 def ranking(y, y_pred):
     """A loss of pairs of rows."""
-    of_y = y[:, None] - y[None, :]
-    of_pred = y_pred - ops.transpose(y_pred)
+    of_y, of_pred = (ops.reshape(each, (-1, 1)) - ops.reshape(each, (1, -1)) for each in (y, y_pred))
     return ops.mean(ops.relu(1 - ops.sign(of_y) * of_pred))
 
 
 def explained(y, y_pred):
     """One less R²."""
-    return ops.sum(ops.square(y - y_pred[:, 0])) / (ops.sum(ops.square(y - ops.mean(y))) + 1e-6)
+    return ops.sum(ops.square(_error(y, y_pred))) / (ops.sum(ops.square(y - ops.mean(y))) + 1e-6)
 
 
 def r_squared(y, y_pred):
@@ -128,7 +131,7 @@ def _metric(name, function):
 
 
 def largest_error(y, y_pred):
-    return ops.max(ops.abs(y_pred[:, 0] - y))
+    return ops.max(ops.abs(_error(y, y_pred)))
 
 
 _metric("root_of_mean", root_of_mean)
@@ -137,7 +140,7 @@ _metric("largest_error", largest_error)
 
 def mean_error(y, y_pred):
     """A metric that is a mean over rows, and one number: each step counts alike, in one process too."""
-    return ops.mean(ops.abs(y_pred[:, 0] - y))
+    return ops.mean(ops.abs(_error(y, y_pred)))
 
 
 def number_of_rows(y, y_pred):
@@ -153,7 +156,7 @@ def metric_of_rows(place):
     """A metric that gives a number for each row is a mean over rows."""
 
     def error(y, y_pred):
-        return ops.abs(y_pred[:, 0] - y)
+        return ops.abs(_error(y, y_pred))
 
     return place.trained(network, place.dataset("x", "y"), "mse", metrics=[error])
 
@@ -161,6 +164,6 @@ def metric_of_rows(place):
 @program("metric_of_weighted_rows", on=BOTH)
 def metric_of_weighted_rows(place):
     def error(y, y_pred):
-        return ops.abs(y_pred[:, 0] - y)
+        return ops.abs(_error(y, y_pred))
 
     return place.trained(network, place.dataset("x", "y", "w"), "mse", weighted_metrics=[error, "mae"])
