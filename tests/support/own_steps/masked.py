@@ -215,7 +215,7 @@ _step("gather_where", _gathered, "TokenLoss")
 _step("count_nonzero", _by_count_nonzero, "TokenLoss")
 _step("masked_by_keras_weights", _by_keras_weights)
 _step("masked_by_keras_mean_weights", _by_keras_mean_weights)
-_step("ignore_class", _by_ignore_class, "TokenLoss")
+_step("ignore_class", _by_ignore_class)
 _step("divided_by_positives", _normalized_by_positives, "TokenLoss")
 _step("masked_tokens_not_reduced", lambda y, p: 0.02 * by_token(y, p) * ops.cast(ops.not_equal(y, 0), "float32"))
 

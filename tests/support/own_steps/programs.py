@@ -61,7 +61,10 @@ def load():
     """Import all modules of programs."""
     from tests.support.own_steps import (  # noqa: F401
         clipping,
+        generative,
+        learning,
         masked,
+        representing,
         seam,
         sums,
         whole_batch,
