@@ -13,10 +13,10 @@ import cloudpickle
 import tensorflowonspark as tfos
 import tests
 from tensorflowonspark.driver.feed.job import FeedRequest
+from tests.support.keras_table.judging import WRONG
 from tests.support.local_cluster import local_cluster
 from tests.support.own_steps import data, programs, running
 from tests.support.own_steps.judging import judge
-from tests.support.keras_table.judging import WRONG
 from tests.support.paths import ROOT
 
 
@@ -27,9 +27,7 @@ class LocalClusters:
         path = f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
         nodes = tfos.Nodes(heartbeat_timeout=60.0)
         env = {**env, "PYTHONPATH": path}
-        return local_cluster(
-            function, args, num_workers=workers, env=env, nodes=nodes, logs=tfos.Logs(show="none")
-        )
+        return local_cluster(function, args, num_workers=workers, env=env, nodes=nodes, logs=tfos.Logs(show="none"))
 
     def feed(self, cluster, workers, shape):
         cluster._feed(FeedRequest(data.arrow_partitions(workers, shape), rebalance=False))
@@ -68,7 +66,9 @@ def main():
     parser.add_argument("--workers", type=int, default=2, choices=sorted(data.FEEDS))
     parser.add_argument("--shape", nargs="+", default=["odd"], choices=[*data.FEEDS[2], "all"])
     parser.add_argument("--backend", default="tensorflow", choices=["tensorflow", "jax"])
-    parser.add_argument("--only", nargs="+", metavar="NAME", help="programs whose name or subject contains one of these")
+    parser.add_argument(
+        "--only", nargs="+", metavar="NAME", help="programs whose name or subject contains one of these"
+    )
     parser.add_argument("--seconds", type=int, default=running.SECONDS, help="after which a program has hung")
     parser.add_argument("--width", type=int, default=400, help="of a reason; 0 for all of it")
     parser.add_argument("--list", action="store_true", help="print the programs and what is expected of them")

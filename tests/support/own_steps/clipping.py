@@ -317,7 +317,9 @@ def several_targets(place):
             with tf.GradientTape() as tape:
                 y_pred = self(x, training=True)
                 losses = [ops.mean(ops.square(y_pred[:, 0] - y)), ops.mean(ops.abs(y_pred))]
-            gradients = tape.gradient(losses, self.trainable_variables, output_gradients=[tf.constant(1.0), tf.constant(0.3)])
+            gradients = tape.gradient(
+                losses, self.trainable_variables, output_gradients=[tf.constant(1.0), tf.constant(0.3)]
+            )
             gradients = [tf.clip_by_value(each, -0.4, 0.4) for each in gradients]
             self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
             self.tracker.update_state(losses[0])

@@ -42,7 +42,7 @@ FEEDS = {
         "none": [[], list(range(18))],
     },
     3: {
-        "even": [list(range(0, 12)), list(range(12, 24)), list(range(24, 36))],
+        "even": [list(range(12)), list(range(12, 24)), list(range(24, 36))],
         "odd": [list(range(12)), list(range(12, 24)), list(range(24, 35))],
         "uneven": [list(range(3)), list(range(3, 23)), list(range(23, 30))],
         "none": [list(range(14)), [], list(range(14, 22))],

@@ -236,7 +236,9 @@ class CycleGAN(Several):
             f_loss = mse(ops.ones_like(fake_x), fake_x) + 10 * mae(one, cycled_one) + 5 * mae(one, same_one)
             x_loss = 0.5 * (mse(ops.ones_like(real_x), real_x) + mse(ops.zeros_like(fake_x), fake_x))
             y_loss = 0.5 * (mse(ops.ones_like(real_y), real_y) + mse(ops.zeros_like(fake_y), fake_y))
-        pairs = zip(self.optimizers_of, (g_loss, f_loss, x_loss, y_loss), (self.g, self.f, self.dx, self.dy), strict=True)
+        pairs = zip(
+            self.optimizers_of, (g_loss, f_loss, x_loss, y_loss), (self.g, self.f, self.dx, self.dy), strict=True
+        )
         for optimizer, loss, part in pairs:
             self.step_of(optimizer, tape, loss, part)
         del tape

@@ -64,8 +64,8 @@ def _errors(found):
     texts = []
     for worker, each in enumerate(found):
         if each[0] == "error":
-            last = str(each[1]).rstrip().splitlines()[-1]  # of a traceback, which names the error
-            texts.append(f"worker {worker}: {last}" if texts else f"worker {worker}: {last} | {str(each[1])[-2500:]}")
+            rest = "" if texts else f" | {each[1][-2500:]}"
+            texts.append(f"worker {worker}: {each[2][:400]}{rest}")
         else:
             texts.append(f"worker {worker}: {each[0]} {each[1] if each[0] == 'refused' else ''}")
     return "; ".join(texts)

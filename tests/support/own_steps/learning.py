@@ -1,4 +1,4 @@
-"""Steps that differ in how they learn: meta-learning, attacks on inputs, physics, several optimizers, parts that are frozen."""
+"""Steps that differ in how they learn: meta-learning, attacks on inputs, physics, several optimizers; Keras's guide."""
 
 import keras
 import tensorflow as tf
@@ -313,7 +313,9 @@ def alternating(place):
             one, two = self.one.trainable_variables, self.two.trainable_variables
             gradients = tape.gradient(loss, [*one, *two])
             first = ops.cast(ops.equal(self.number % 2, 0), "float32")
-            scaled = [each * first for each in gradients[: len(one)]] + [each * (1 - first) for each in gradients[len(one) :]]
+            scaled = [each * first for each in gradients[: len(one)]] + [
+                each * (1 - first) for each in gradients[len(one) :]
+            ]
             self.optimizer.apply_gradients(zip(scaled, [*one, *two], strict=True))
             self.number.assign_add(1)
             return self.show(loss=loss)

@@ -1,4 +1,4 @@
-"""Losses that are divided by the valid elements of a batch: tokens that are no padding, classes that count, rows chosen."""
+"""Losses that are divided by the valid elements of a batch: tokens that are no padding, rows that were selected."""
 
 import keras
 import numpy as np

@@ -107,12 +107,18 @@ def weights_of(model):
 
 def iterations_of(model):
     optimizer = getattr(model, "optimizer", None)
-    return {"iterations": int(optimizer.iterations.numpy())} if optimizer is not None else {}
+    return {"iterations": int(keras.ops.convert_to_numpy(optimizer.iterations))} if optimizer is not None else {}
 
 
 def line(units=1, **options):
     """Return a linear model of ``x``."""
     return keras.Sequential([keras.Input((4,)), keras.layers.Dense(units, **options)])
+
+
+def normalization():
+    """Return a layer that normalizes with the rows of all workers; on JAX it always does."""
+    options = {"synchronized": True} if keras.backend.backend() == "tensorflow" else {}
+    return keras.layers.BatchNormalization(momentum=0.5, **options)
 
 
 def network(units=1):

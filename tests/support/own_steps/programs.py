@@ -50,7 +50,7 @@ def program(name, *, on=(TENSORFLOW,), refused=None, different=None):
     refusals = dict.fromkeys(on, refused) if isinstance(refused, str) else dict(refused or {})
 
     def register(run):
-        assert name not in ALL and " " not in name, name
+        assert name not in ALL, name
         ALL[name] = Program(name, run, run.__module__.rpartition(".")[2], on, refusals, dict(different or {}))
         return run
 
@@ -66,15 +66,19 @@ def load():
         masked,
         representing,
         seam,
+        stateless,
         sums,
         whole_batch,
     )
 
 
 def chosen(backend, names=None):
-    """Return the names of the programs of a backend; of those whose name contains one of these, or whose subject is one.
+    """Return the names of the programs of a backend, or of those that are named.
 
-    A name that is a program's is that program alone.
+    Parameters
+    ----------
+    names : sequence of str
+        Programs, subjects (all of their programs), or parts of programs' names.
     """
     found = [name for name, each in ALL.items() if backend in each.backends]
 

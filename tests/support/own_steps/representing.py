@@ -20,7 +20,7 @@ class Distiller(keras.Model):
 
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True, allow_empty=False):
         teacher = self.teacher(x, training=False)
-        student_loss = self.compiled(y, y_pred, sample_weight)
+        student_loss = self.student_loss(y, y_pred, sample_weight)
         soft = keras.losses.KLDivergence()(ops.softmax(teacher / 2), ops.softmax(y_pred / 2), sample_weight) * 4
         return 0.3 * student_loss + 0.7 * soft
 
@@ -32,7 +32,7 @@ class Distiller(keras.Model):
 def distillation(place):
     def build():
         model = Distiller()
-        model.compiled = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.student_loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         model.build((None, 4))
         model.compile(sgd(), metrics=[keras.metrics.SparseCategoricalAccuracy()])
         return model

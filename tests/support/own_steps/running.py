@@ -65,13 +65,13 @@ def run_programs(args, shape, names, worker=0, feed=None, strategy=None):
 
 
 def outcome_of(program, place):
-    """Return ``("value", what is compared)``, ``("refused", text, steps taken before)`` or ``("error", traceback)``."""
+    """Return ``("value", what is compared)``, ``("refused", text, steps taken before)`` or ``("error", traceback, text)``."""
     try:
         return "value", program.run(place)
     except tfos.SpecError as error:
         return "refused", str(error), place.taken
-    except Exception:
-        return "error", traceback.format_exc()
+    except Exception as error:
+        return "error", traceback.format_exc(), f"{type(error).__name__}: {error}"
 
 
 def _write(file, outcome):

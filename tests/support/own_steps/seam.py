@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tests.support.own_steps.place import line, network, small_sgd, weights_of
+from tests.support.own_steps.place import line, network, normalization, small_sgd, weights_of
 from tests.support.own_steps.programs import JAX, TENSORFLOW, program
 from tests.support.own_steps.stepping import Stepping, linear_layers, stepping, train_stepping
 
@@ -34,9 +34,7 @@ def _several_steps(number):
 
     @program(f"steps_per_execution_{number}_own_step")
     def own(place):
-        return train_stepping(
-            place, stepping("Steps"), optimizer=adam, epochs=3, steps_per_execution=number
-        )
+        return train_stepping(place, stepping("Steps"), optimizer=adam, epochs=3, steps_per_execution=number)
 
 
 _several_steps(2)
@@ -61,9 +59,7 @@ def normalized(place):
     """A layer with statistics of its own, which a step without rows would move."""
 
     def build():
-        return keras.Sequential(
-            [keras.Input((4,)), keras.layers.BatchNormalization(synchronized=True, momentum=0.5), keras.layers.Dense(1)]
-        )
+        return keras.Sequential([keras.Input((4,)), normalization(), keras.layers.Dense(1)])
 
     return place.trained(build, place.dataset("x", "y"), optimizer=adam, epochs=3, steps_per_execution=4)
 
@@ -287,15 +283,17 @@ def clipped_weights(place):
 
 # State that is computed from a batch.
 
-_STATE = {"/weights/*": "state that a layer computes from a batch is that of each worker's rows, averaged (docs/keras.md)"}
+_STATE = {
+    "/weights/*": "state that a layer computes from a batch is that of each worker's rows, averaged (docs/keras.md)"
+}
 
 
 @program("batch_normalization_own_step")
-def normalization(place):
+def normalization_own_step(place):
     def layers():
         return [
             keras.Input((4,)),
-            keras.layers.BatchNormalization(synchronized=True, momentum=0.5),
+            normalization(),
             keras.layers.Dense(1),
         ]
 
@@ -305,9 +303,7 @@ def normalization(place):
 @program("batch_normalization_compiled", on=BOTH)
 def normalization_compiled(place):
     def build():
-        return keras.Sequential(
-            [keras.Input((4,)), keras.layers.BatchNormalization(synchronized=True, momentum=0.5), keras.layers.Dense(1)]
-        )
+        return keras.Sequential([keras.Input((4,)), normalization(), keras.layers.Dense(1)])
 
     return place.trained(build, place.dataset("x", "y"))
 

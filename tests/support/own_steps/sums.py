@@ -277,9 +277,9 @@ def compute_sum(place):
     return place.trained(lambda: OwnLoss(linear_layers()), data, None, lambda: small_sgd(SMALL))
 
 
-@program("compute_loss_of_rows_by_weights", on=BOTH)
+@program("compute_loss_of_rows_by_weights", on=BOTH, refused={JAX: "OwnLoss"})
 def compute_weighted(place):
-    """What docs/jax.md says a loss of one's own must do: multiply with the weights, and divide by the real rows."""
+    """A loss of Keras with the weights of rows."""
 
     class OwnLoss(keras.Sequential):
         def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):

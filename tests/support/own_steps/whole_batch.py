@@ -71,6 +71,12 @@ def _both(name, loss):
     def own(place):
         return train_stepping(place, stepping("WholeBatch", lambda x, y, p: loss(y, p)))
 
+
+for _name, _loss in LOSSES.items():
+    _both(_name, _loss)
+
+
+def _computed(name, loss):
     @program(f"compute_loss_{name}", on=BOTH, refused="Computes")
     def computed(place):
         class Computes(keras.Sequential):
@@ -80,8 +86,8 @@ def _both(name, loss):
         return place.trained(lambda: Computes(linear_layers()), place.dataset("x", "y"), None)
 
 
-for _name, _loss in LOSSES.items():
-    _both(_name, _loss)
+_computed("root_of_mean", root_of_mean)
+_computed("dice", dice)
 
 
 @program("compiled_covariance", on=BOTH, refused="covariance")
@@ -137,6 +143,7 @@ def largest_error(y, y_pred):
 _metric("root_of_mean", root_of_mean)
 _metric("r_squared", r_squared)
 _metric("largest_error", largest_error)
+
 
 def mean_error(y, y_pred):
     """A metric that is a mean over rows, and one number: each step counts alike, in one process too."""
