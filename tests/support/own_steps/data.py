@@ -33,7 +33,7 @@ COLUMNS = {name: np.ascontiguousarray(each) for name, each in COLUMNS.items()}
 SHAPES = {name: each.shape[1:] for name, each in COLUMNS.items() if each.ndim > 1}
 BATCH = 8
 
-# By number of workers: the rows of each one. Batches of eight (of nine with three workers on JAX, which divides evenly).
+# By number of workers: the rows of each one.
 FEEDS = {
     2: {
         "even": [list(range(16)), list(range(16, 32))],

@@ -109,9 +109,21 @@ class MaskedCall(MaskedLoss):
         return masked_loss(y_true, y_pred)
 
 
-@program("compiled_masked_class", on=BOTH, refused="MaskedLoss")
+class MaskedLossReduced(keras.losses.Loss):
+    """The same with Keras's own reduction."""
+
+    def call(self, y_true, y_pred):
+        return masked_loss(y_true, y_pred)
+
+
+@program("compiled_masked_class", refused="MaskedLoss")
 def compiled_class(place):
     return place.trained(tagger, place.tokens(), MaskedLoss())
+
+
+@program("compiled_masked_class_reduced", on=BOTH, refused="MaskedLossReduced")
+def compiled_class_reduced(place):
+    return place.trained(tagger, place.tokens(), MaskedLossReduced())
 
 
 @program("compiled_masked_class_call", on=BOTH, refused="MaskedCall")

@@ -65,7 +65,7 @@ def run_programs(args, shape, names, worker=0, feed=None, strategy=None):
 
 
 def outcome_of(program, place):
-    """Return ``("value", what is compared)``, ``("refused", text, steps taken before)`` or ``("error", traceback, text)``."""
+    """Return ``("value", what is compared)``, ``("refused", text, steps taken)`` or ``("error", traceback, text)``."""
     try:
         return "value", program.run(place)
     except tfos.SpecError as error:

@@ -78,7 +78,7 @@ def counted(place):
             self.number.assign(self.number + ops.sum(real))
 
         def result(self):
-            return self.number
+            return ops.convert_to_tensor(self.number)
 
     return place.trained(
         line, place.dataset("x", "y"), optimizer=adam, steps_per_execution=4, weighted_metrics=[Counts()]
