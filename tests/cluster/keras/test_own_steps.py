@@ -1,5 +1,6 @@
 """Steps and losses of one's own: equal to one process, or refused by name; see `tests.support.own_steps`."""
 
+import os
 from collections import Counter
 
 import pytest
@@ -10,6 +11,7 @@ from tests.support.own_steps import data, programs, running
 from tests.support.own_steps.judging import judge
 
 programs.load()
+SHARE = int(os.environ.get("TFOS_TEST_TABLE_SHARE", "1"))  # of how many programs one is run
 SMOKE = ("step_mean", "clip_by_norm", "replicas_described")
 
 
@@ -63,7 +65,7 @@ def check(found, record_property):
 @pytest.mark.parametrize("backend", [programs.TENSORFLOW, programs.JAX])
 def test_steps_of_ones_own_learn_what_one_process_learns(spark, tmp_path, record_property, backend, workers):
     shapes = data.FEEDS[workers]
-    found = verdicts(spark, tmp_path, backend, workers, shapes, programs.chosen(backend))
+    found = verdicts(spark, tmp_path, backend, workers, shapes, programs.chosen(backend)[::SHARE])
     check(found, record_property)
 
 

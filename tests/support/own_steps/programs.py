@@ -61,11 +61,15 @@ def load():
     """Import all modules of programs."""
     from tests.support.own_steps import (  # noqa: F401
         clipping,
+        counting,
         generative,
+        guide,
         learning,
         masked,
+        padding,
+        replicas,
         representing,
-        seam,
+        state,
         stateless,
         sums,
         whole_batch,
