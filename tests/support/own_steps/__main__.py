@@ -1,6 +1,7 @@
 """Runs programs on real nodes without Spark, and prints a line for each: ``--workers 2 --shape odd --only NAME…``."""
 
 import argparse
+import hashlib
 import os
 import tempfile
 import threading
@@ -36,8 +37,9 @@ class LocalClusters:
 class Watch(threading.Thread):
     """Prints each verdict as soon as all workers and the one process have an outcome."""
 
-    def __init__(self, directory, backend, workers, work, width):
+    def __init__(self, directory, references, backend, workers, work, width):
         super().__init__(daemon=True)
+        self.references = references
         self.directory, self.backend, self.workers, self.width = directory, backend, workers, width
         self.left = [(shape, name) for shape, names in work for name in names]
         self.counts, self.ended = Counter(), False
@@ -49,8 +51,9 @@ class Watch(threading.Thread):
 
     def look(self, stalled=None):
         for shape, name in list(self.left):
-            where = self.directory, self.backend, self.workers, shape, name
-            found, alone = running.outcomes(*where), running.reference(*where)
+            where = self.backend, self.workers, shape, name
+            found = running.outcomes(self.directory, *where)
+            alone = running.reference(self.references, *where)
             if stalled is None and (None in found or alone is None):
                 continue
             self.left.remove((shape, name))
@@ -59,6 +62,16 @@ class Watch(threading.Thread):
             self.counts[verdict.kind] += 1
             why = verdict.why if self.width is None else " ".join(verdict.why.split())[: self.width]
             print(f"{shape:7}{name:44}{kind:10}{why}", flush=True)
+
+
+def kept(directory):
+    """Return the directory for what one process gives of the present programs."""
+    digest = hashlib.sha256()
+    for file in sorted(Path(programs.__file__).parent.glob("*.py")):
+        digest.update(file.read_bytes())
+    found = Path(directory) / digest.hexdigest()[:12]
+    found.mkdir(parents=True, exist_ok=True)
+    return found
 
 
 def main():
@@ -71,6 +84,7 @@ def main():
     )
     parser.add_argument("--seconds", type=int, default=running.SECONDS, help="after which a program has hung")
     parser.add_argument("--width", type=int, default=400, help="of a reason; 0 for all of it")
+    parser.add_argument("--references", help="a directory that keeps what one process gave, until a program changes")
     parser.add_argument("--list", action="store_true", help="print the programs and what is expected of them")
     options = parser.parse_args()
     programs.load()
@@ -85,16 +99,21 @@ def main():
     cloudpickle.register_pickle_by_value(tests)
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
     with tempfile.TemporaryDirectory() as directory:
-        where = Path(directory), options.backend, options.workers, work
-        watch = Watch(*where, options.width or None)
-        reference = running.start_reference(*where)
+        references = kept(options.references) if options.references else Path(directory)
+        where = options.backend, options.workers
+        missing = [
+            (shape, [name for name in names if running.reference(references, *where, shape, name) is None])
+            for shape, names in work
+        ]
+        watch = Watch(Path(directory), references, *where, work, options.width or None)
+        alone = running.start_reference(references, *where, missing)
         watch.start()
-        stalled = running.run_on_workers(LocalClusters(), *where, options.seconds)
-        _, errors = reference.communicate()
+        stalled = running.run_on_workers(LocalClusters(), Path(directory), *where, work, options.seconds)
+        _, errors = alone.communicate()
         watch.ended = True
         watch.join()
         watch.look(stalled)
-        if reference.returncode:
+        if alone.returncode:
             print(errors.decode()[-3000:])
     print(", ".join(f"{count} {kind}" for kind, count in sorted(watch.counts.items())))
 
