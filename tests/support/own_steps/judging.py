@@ -24,7 +24,7 @@ def judge(program, backend, reference, found, ended=""):
         The error that ended the cluster in the midst of it.
     """
     if ended or None in found:
-        return Verdict(WRONG, f"did not end: {ended[-1500:]} {[each and each[:2] for each in found]}")
+        return Verdict(WRONG, f"did not end: {_errors(found)}; {ended[:1500]}")
     kinds = {each[0] for each in found}
     if kinds == {"refused"}:
         return _refused(program, backend, found)
@@ -63,7 +63,9 @@ def _refused(program, backend, found):
 def _errors(found):
     texts = []
     for worker, each in enumerate(found):
-        if each[0] == "error":
+        if each is None:
+            texts.append(f"worker {worker}: no outcome")
+        elif each[0] == "error":
             rest = "" if texts else f" | {each[1][-2500:]}"
             texts.append(f"worker {worker}: {each[2][:400]}{rest}")
         else:
