@@ -1,5 +1,7 @@
 """The rows that all programs train on, how workers have them, and the steps that one process takes of the same rows."""
 
+import math
+
 import numpy as np
 import pyarrow as pa
 
@@ -69,7 +71,7 @@ def _record_batch(rows):
     arrays = {}
     for name, values in COLUMNS.items():
         kind = pa.from_numpy_dtype(values.dtype)
-        flat = values[rows].reshape(len(rows), -1)
+        flat = values[rows].reshape(len(rows), math.prod(values.shape[1:]))
         arrays[name] = pa.array(list(flat), pa.list_(kind)) if values.ndim > 1 else pa.array(flat[:, 0], kind)
     return pa.record_batch(arrays)
 
