@@ -70,7 +70,7 @@ def on(columns, reason):
     return dict.fromkeys((columns,) if isinstance(columns, str) else columns, reason)
 
 
-_POISONED = ("Collective ops is aborted", "Collective instance", "UnavailableError")  # for the rest of the process
+POISONED = ("Collective ops is aborted", "Collective instance", "UnavailableError")  # for the rest of the process
 SEVERAL_REPLICAS = (MULTI_WORKER, "Mirrored")
 
 
@@ -95,7 +95,7 @@ def run_cells(column, keys, directory, worker=0):
         part.rename(file)
         column.cell = f"after {key}"
         column.meet()
-        if outcome[0] == "error" and any(text in outcome[2] for text in _POISONED):
+        if outcome[0] == "error" and any(text in outcome[2] for text in POISONED):
             raise RuntimeError(f"nothing after {key} can work in this process")
 
 

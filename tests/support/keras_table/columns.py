@@ -94,12 +94,7 @@ class Column:
         workers = self.ctx.num_workers if self.ctx and self.name in SEVERAL_WORKERS else 1
         if workers == 1:
             return
-        (self.place() / f"met-{self._met}-{self.ctx.index}").touch()
-        end = time.monotonic() + seconds
-        while len(list(self.place().glob(f"met-{self._met}-*"))) < workers:
-            if time.monotonic() > end:
-                raise TimeoutError(f"the other worker has not come to this place within {seconds} s")
-            time.sleep(0.005)
+        wait_for_all(self.place(), f"met-{self._met}", self.ctx.index, workers, seconds)
 
     def begin(self, cell):
         self.cell = cell
@@ -111,3 +106,13 @@ class Column:
         y = np.array(ids, "i8") if label == "id" else rows.labels(ids)
         weights = np.ones(len(ids), "f4")
         return tf.data.Dataset.from_tensor_slices((rows.features(ids), y, weights)).batch(rows.BATCH)
+
+
+def wait_for_all(directory, name, index, workers, seconds):
+    """Wait until all workers have come to the place of this name in their program."""
+    (directory / f"{name}-{index}").touch()
+    end = time.monotonic() + seconds
+    while not all((directory / f"{name}-{each}").exists() for each in range(workers)):
+        if time.monotonic() > end:
+            raise TimeoutError(f"the other worker has not come to this place within {seconds} s")
+        time.sleep(0.005)

@@ -100,12 +100,13 @@ def _without_rows(value):
     return value
 
 
-def differences(one, other, tolerance, path=""):  # noqa: PLR0911 - one for each kind of value
-    """Return where two nested values differ."""
+def differences(one, other, tolerance, path="", absolute=None):  # noqa: PLR0911 - one for each kind of value
+    """Return where two nested values differ; by an absolute tolerance of a fifth of the relative one, or another."""
     if isinstance(one, dict) and isinstance(other, dict):
         if set(one) != set(other):
             return [f"{path}: {sorted(one)} and {sorted(other)}"]
-        return [each for name in one for each in differences(one[name], other[name], tolerance, f"{path}/{name}")]
+        names = [(name, f"{path}/{name}") for name in one]
+        return [each for name, at in names for each in differences(one[name], other[name], tolerance, at, absolute)]
     if isinstance(one, Rows) and isinstance(other, Rows):
         if list(one) == list(other):
             return []
@@ -115,12 +116,13 @@ def differences(one, other, tolerance, path=""):  # noqa: PLR0911 - one for each
         if len(one) != len(other):
             return [f"{path}: {len(one)} and {len(other)} values: {str(one)[:200]} and {str(other)[:200]}"]
         pairs = enumerate(zip(one, other, strict=True))
-        return [each for place, pair in pairs for each in differences(*pair, tolerance, f"{path}/{place}")]
+        return [each for place, pair in pairs for each in differences(*pair, tolerance, f"{path}/{place}", absolute)]
     one, other = np.asarray(one), np.asarray(other)
     if one.shape != other.shape:
         return [f"{path}: shapes {one.shape} and {other.shape}"]
     if one.dtype.kind in "biuf" and tolerance >= 0:
-        same = np.allclose(one.astype("f8"), other.astype("f8"), rtol=tolerance, atol=tolerance / 5, equal_nan=True)
+        atol = tolerance / 5 if absolute is None else absolute
+        same = np.allclose(one.astype("f8"), other.astype("f8"), rtol=tolerance, atol=atol, equal_nan=True)
     else:
         same = np.array_equal(one, other)
     return [] if same else [f"{path}: {np.ravel(one)[:4]} and {np.ravel(other)[:4]}"]

@@ -1,0 +1,71 @@
+"""Padding, and weights of rows that look like it, or that a map leaves out."""
+
+import keras
+import tensorflow as tf
+
+from tests.support.own_steps.place import line
+from tests.support.own_steps.programs import JAX, TENSORFLOW, program
+from tests.support.own_steps.stepping import Stepping, linear_layers
+
+ops = keras.ops
+BOTH = (TENSORFLOW, JAX)
+
+
+@program("weights_of_minus_zero", on=BOTH)
+def minus_zero(place):
+    """w = -log p, which is -0.0 where p is 1."""
+    data = place.dataset(["x", "log_p"], "y")
+    data = data.map(lambda x, y, w: (x["x"], y, w * -x["log_p"]))
+    return place.trained(line, data, "mse", metrics=["mae"], weighted_metrics=["mse"])
+
+
+@program("weights_of_minus_zero_alone", on=BOTH, refused="weights")
+def minus_zero_alone(place):
+    """The same, in place of the weights that mark padding."""
+    data = place.dataset(["x", "log_p"], "y")
+    data = data.map(lambda x, y, w: (x["x"], y, -x["log_p"]))
+    return place.trained(line, data, "mse", metrics=["mae"])
+
+
+@program("weights_left_out", on=BOTH, refused="weights")
+def left_out(place):
+    """A map that leaves out the weights, as autoencoders have it."""
+    data = place.dataset("x", "y").map(lambda x, y, w: (x, x))
+    return place.trained(lambda: line(4), data, "mse", metrics=["mae"])
+
+
+@program("weights_left_out_own_step", refused="weights")
+def left_out_own_step(place):
+    class Encodes(Stepping):
+        def train_step(self, data):
+            return super().train_step((data, data, None))
+
+        def loss_of(self, x, y, y_pred):
+            return ops.mean(ops.square(y_pred - y))
+
+    data = place.dataset("x", "y").map(lambda x, y, w: x)
+    return place.trained(lambda: Encodes(linear_layers(4)), data, None)
+
+
+@program("weights_in_a_dict")
+def in_a_dict(place):
+    """A feed without a label: a step of one's own takes a dict."""
+
+    class Takes(Stepping):
+        def train_step(self, data):
+            return super().train_step((data["x"], data["y"], None))
+
+    return place.trained(lambda: Takes(linear_layers()), place.dataset(["x", "y"]), None)
+
+
+@program("weights_of_float64")
+def wide_weights(place):
+    data = place.dataset("x", "y", "w").map(lambda x, y, w: (x, y, tf.cast(w, tf.float64)))
+    return place.trained(line, data, "mse", weighted_metrics=["mae"])
+
+
+@program("weights_clipped", on=BOTH, refused="weights")
+def clipped_weights(place):
+    """A map that makes the weights of rows at least 0.1 gives padding a weight as well."""
+    data = place.dataset("x", "y", "w").map(lambda x, y, w: (x, y, tf.maximum(w, 0.1)))
+    return place.trained(line, data, "mse", weighted_metrics=["mae"])
