@@ -4,22 +4,24 @@ Public names, imported at their first use:
 
 - `ShardedEmbedding` (`embedding`): a layer whose table is divided among the workers.
 - `LocalSGD`, `DiLoCo` (`local_sgd`, `rounds`): callbacks that average the weights of all workers in rounds.
+- `all_mean` (`averages`): a mean over the rows of all workers, for layers of one's own.
 - `Placed` (`placement`, `devices`): a layer on another node, with its optimizer's variables beside it.
 
 The repairs are made before the user's function runs. `hooks` makes each when Keras, or the module that it concerns, has
 been imported, in the class that defines the function:
 
 - `startup`: a strategy may be made after TensorFlow has started.
-- `functions`: the functions that ``fit``, ``evaluate`` and ``predict`` call for a step, on several replicas.
+- `functions`, `step_begin`, `worker_step`: the functions that ``fit``, ``evaluate`` and ``predict`` call for a step,
+  which is that of one process on each of several workers, and the message with which it begins.
 - `fitting`, `callbacks`: ``fit`` with statistics, files and restored state that all workers share; ``predict``, which
   waits for no other worker; class weights beside sample weights.
 - `pass_steps`: the steps of a pass that Keras begins: those to skip, and their number as it becomes known.
-- `steps`, `optimizers`: gradients are summed before anything else, and outside of the graph that XLA compiles; models
-  with a custom ``train_step``.
-- `metrics`, `trackers`, `losses`: padding rows don't count in any reported value (for ``tf_keras`` as well); a loss
-  that is one number for a batch is averaged over the workers.
-- `collectives`: reductions and broadcasts over the workers; integer counters keep their remainders; a strategy's own
-  communication options hold for gradients.
+- `gradients`, `loss_terms`, `row_operations`: gradients that a tape returns are those of all workers' rows, by what a
+  loss is over its rows.
+- `steps`, `optimizers`: gradients are summed outside of the graph that XLA compiles, and first in loops of one's own.
+- `metrics`, `metric_sums`, `trackers`, `losses`: what is reported is that of all workers' real rows.
+- `randomness`: each worker draws numbers of its own.
+- `collectives`: reductions and broadcasts over the workers; a strategy's own communication options hold for gradients.
 - `shards`, `provenance`: a dataset that holds one worker's share is not divided again.
 - `feed_tracking`, `row_count`: a warning if fewer rows reach the steps of ``fit`` than a feed returned.
 - `adapting`, `preprocessing`: preprocessing layers adapt to the rows of all workers.
@@ -33,14 +35,21 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tensorflowonspark.keras.averages import all_mean as all_mean
     from tensorflowonspark.keras.embedding import ShardedEmbedding as ShardedEmbedding
     from tensorflowonspark.keras.local_sgd import DiLoCo as DiLoCo
     from tensorflowonspark.keras.local_sgd import LocalSGD as LocalSGD
     from tensorflowonspark.keras.placement import Placed as Placed
 
-__all__ = ["DiLoCo", "LocalSGD", "Placed", "ShardedEmbedding"]
+__all__ = ["DiLoCo", "LocalSGD", "Placed", "ShardedEmbedding", "all_mean"]
 
-_MODULES = {"DiLoCo": "local_sgd", "LocalSGD": "local_sgd", "Placed": "placement", "ShardedEmbedding": "embedding"}
+_MODULES = {
+    "DiLoCo": "local_sgd",
+    "LocalSGD": "local_sgd",
+    "Placed": "placement",
+    "ShardedEmbedding": "embedding",
+    "all_mean": "averages",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -1,7 +1,7 @@
-"""Statistics of ``BatchNormalization(synchronized=True)``: those of the real values that all replicas have.
+"""Statistics of ``BatchNormalization(synchronized=True)``: those of the real values that all workers have.
 
-Keras adds up the sums and counts of all replicas, but not those behind a mask, where each replica normalizes with its
-own. A batch that consists of padding would count like any other.
+In a step (`worker_step`) Keras knows of one worker, which would normalize with its own statistics. A batch that
+consists of padding does not count.
 """
 
 from types import ModuleType
@@ -10,39 +10,38 @@ from typing import Any
 import tensorflow as tf
 
 from tensorflowonspark.errors import SpecError
-from tensorflowonspark.keras.global_batch import current_step
+from tensorflowonspark.keras.collectives import all_sum
 from tensorflowonspark.keras.hooks import wrap
+from tensorflowonspark.keras.worker_step import current_step
 
 
 def reduce_moments(keras: ModuleType) -> None:
-    """Have synchronized moments be those of all replicas' real values (called after the import of Keras)."""
+    """Have synchronized moments be those of all workers' real values (called after the import of Keras)."""
 
     def moments(wrapped: Any, layer: Any, /, inputs: Any, mask: Any) -> Any:
         step = current_step()
-        if step is None or not layer.synchronized or (mask is None and (not step.here or step.is_compiled)):
+        if step is None or not layer.synchronized:
             return wrapped(inputs, mask)
+        if step.is_compiled:
+            raise SpecError(
+                f"{layer.name}: BatchNormalization(synchronized=True) exchanges its statistics with the other workers, "
+                "which can't be compiled: compile the model without jit_compile=True"
+            )
         axes = [axis for axis in range(len(inputs.shape)) if axis != layer.axis % len(inputs.shape)]
-        real = tf.cast(step.any, inputs.dtype)
+
+        def of_all(*values: Any) -> list[Any]:
+            real = tf.cast(step.any, inputs.dtype)
+            return all_sum(step.strategy, [tf.reduce_sum(each * real, axes) for each in values])
+
         if mask is None:
-            local = [tf.reduce_sum(each * real, axes) for each in (inputs, tf.square(inputs), tf.ones_like(inputs))]
-            total, squares, count = _sum(local)
+            total, squares, count = of_all(inputs, tf.square(inputs), tf.ones_like(inputs))
             mean = tf.math.divide_no_nan(total, count)
             return mean, tf.maximum(tf.math.divide_no_nan(squares, count) - tf.square(mean), 0.0)
-        if not step.here or step.is_compiled:
-            raise SpecError(
-                f"{layer.name}: BatchNormalization(synchronized=True) behind a mask exchanges its statistics with "
-                "the other workers, which can't be compiled: compile the model without jit_compile=True"
-            )
         valid = tf.broadcast_to(tf.cast(mask, tf.bool)[..., None], tf.shape(inputs))
-        ones = tf.cast(valid, inputs.dtype)
-        total, count = _sum([tf.reduce_sum(each * real, axes) for each in (tf.where(valid, inputs, 0.0), ones)])
+        total, count = of_all(tf.where(valid, inputs, 0.0), tf.cast(valid, inputs.dtype))
         count += keras.config.epsilon()
         mean = total / count
-        (squares,) = _sum([tf.reduce_sum(tf.square(tf.where(valid, inputs - mean, 0.0)) * real, axes)])
+        (squares,) = of_all(tf.where(valid, tf.square(inputs - mean), 0.0))
         return mean, squares / count
 
     wrap(keras, "layers.BatchNormalization._moments", moments)
-
-
-def _sum(values: list[tf.Tensor]) -> Any:
-    return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, values)

@@ -4,12 +4,15 @@
 - **Statistics.** In Keras 3 each worker has its own statistics of batches (BatchNorm's moving mean and variance). They
   are averaged over the workers after each epoch and before each evaluation, so that all workers save, evaluate and
   predict with the same model.
+- **The end of an epoch.** What has made the models differ since, as a callback on one worker, is an error. All workers
+  end the training at the same step, also if one of them has stopped it.
 - **Files.** All workers have the same callbacks, often with one shared directory. Those that write files run on the
   chief only.
 - **BackupAndRestore.** Only the chief backs up and restores; it broadcasts the restored state to the others.
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import google_crc32c
@@ -20,11 +23,13 @@ import tensorflow as tf
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.keras.collectives import assign, broadcast, local_values, reduced
 from tensorflowonspark.keras.exchange import callbacks_in, replaced
+from tensorflowonspark.keras.step_begin import StepBegin
+from tensorflowonspark.keras.worker_step import is_statistic
 from tensorflowonspark.keras.workers import combine, compared, roles
 
 
 def differing_statistics(model: keras.Model) -> set[int]:
-    """Compare the weights and the optimizer of all workers; return the ids of the statistics that differ.
+    """Compare the weights and the optimizer of all workers before the first step; return the ids of what differs.
 
     Statistics (BatchNorm's) may differ, if batches were trained on before ``fit``.
 
@@ -34,26 +39,65 @@ def differing_statistics(model: keras.Model) -> set[int]:
         On all workers, if anything else differs, with its name and a worker.
     """
     strategy: Any = model.distribute_strategy
-    weights = [each for each in model.weights if "float" in str(each.dtype) or not _is_statistic(each)]
-    statistics = {id(each) for each in weights if _is_statistic(each)}
-    variables = [*weights, *getattr(model.optimizer, "variables", ())]
+    variables = _compared_variables(model)
+    statistics = {id(each) for each in model.weights if is_statistic(each)}
     values = zip(variables, local_values(strategy, variables), strict=True)
     found = combine(
         "model.fit", [(each.path, id(each) in statistics, _checksum(value[0])) for each, value in values], compared
     )
+    _refuse_differing(found, "before the first step", "sets weights or the optimizer before fit must do so")
+    return {id(variables[place]) for place in found}
+
+
+def refuse_drift(model: keras.Model) -> None:
+    """Compare the weights and the optimizer of all workers at the end of an epoch, or of ``fit``.
+
+    Raises
+    ------
+    SpecError
+        On all workers, if they differ by more than rounding, with the name of a variable and a worker.
+    """
+    strategy: Any = model.distribute_strategy
+    # The optimizer's first: a rate is named before the weights that it has moved.
+    variables = [
+        *getattr(model.optimizer, "variables", ()),
+        *(each for each in model.weights if not is_statistic(each)),
+    ]
+    values = local_values(strategy, variables)
+    found = combine(
+        "model.fit", [(each.path, False, _figures(value[0])) for each, value in zip(variables, values, strict=True)],
+        partial(compared, same=_nearly),
+    )  # fmt: skip
+    _refuse_differing(
+        found, "at the end of an epoch", "sets weights, the optimizer or its rate in a callback must do so"
+    )
+
+
+def _compared_variables(model: keras.Model) -> list[Any]:
+    weights = [each for each in model.weights if "float" in str(each.dtype) or not is_statistic(each)]
+    return [*weights, *getattr(model.optimizer, "variables", ())]
+
+
+def _refuse_differing(found: Any, when: str, what: str) -> None:
     if isinstance(found, tuple):
         worker, path = found
         _, workers = roles()
         raise SpecError(
-            f"the models of {workers[0]} and {workers[worker]} differ before the first step (in {path!r}): "
-            "what sets weights or the optimizer before fit must do so on all workers, with the same values"
+            f"the models of {workers[0]} and {workers[worker]} differ {when} (in {path!r}): what {what} on all "
+            "workers, with the same values"
         )
-    return {id(variables[place]) for place in found}
 
 
-def _is_statistic(weight: Any) -> bool:
-    """Return whether a weight was made to be set by the layer itself; one that is frozen was made to be trained."""
-    return not weight.trainable and not getattr(weight.value, "trainable", True)
+def _figures(value: Any) -> tuple[float, float]:
+    """Return the sum of a variable's values, and that of their sizes."""
+    numbers = np.asarray(value.numpy(), np.float64) if value.dtype != tf.string else np.zeros(1)
+    return float(numbers.sum()), float(np.abs(numbers).sum())
+
+
+def _nearly(one: tuple[float, float], other: tuple[float, float]) -> bool:
+    """Return whether two variables differ by no more than the rounding of different processors."""
+    limit = _DRIFT * max(one[1], other[1])
+    return all(a == b or abs(a - b) <= limit or (np.isnan(a) and np.isnan(b)) for a, b in zip(one, other, strict=True))
 
 
 def _checksum(value: Any) -> int:
@@ -63,6 +107,7 @@ def _checksum(value: Any) -> int:
 _WRITING = tuple(
     getattr(keras.callbacks, name) for name in ("BackupAndRestore", "CSVLogger", "ModelCheckpoint", "TensorBoard")
 )
+_DRIFT = 1e-3  # of the sizes of a variable's values
 _SUM, _MEAN = tf.distribute.ReduceOp.SUM, tf.distribute.ReduceOp.MEAN
 
 
@@ -81,7 +126,38 @@ def callbacks_of_worker(model: keras.Model, callbacks: Any, *added: keras.callba
     backups = [each.backup_dir for each in given if isinstance(each, keras.callbacks.BackupAndRestore)]
     if backups:
         selected.append(BroadcastRestored(backups))
-    return replaced(model, callbacks, selected)
+    return replaced(model, callbacks, [*selected, StopTogether()])
+
+
+class StopTogether(keras.callbacks.Callback):
+    """Has all workers end the training at the same step, also if only one of them has stopped it; called last."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._stopped = False
+        self._begins: dict[str, StepBegin] = {}
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002
+        """Prepare to meet the other workers."""
+        strategy = self.model.distribute_strategy
+        self._begins = {name: StepBegin(strategy, name) for name in ("epoch", "end")}
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002
+        """Have the next step end the training on all workers; until then this one goes on with them."""
+        if self.model.stop_training:
+            self.model.stop_training, self._stopped = False, True
+            self.model.train_function.begin.stop()
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002
+        """End the training if it was stopped on any worker."""
+        self.model.stop_training = self._begins["epoch"].any_stops(self._stopped or self.model.stop_training)
+        self._stopped = False
+        refuse_drift(self.model)
+
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002
+        """Wait for all workers, of which another may evaluate alone, and compare the models that ``fit`` leaves."""
+        self._begins["end"].meet_alone()
+        refuse_drift(self.model)
 
 
 class KeepEqual(keras.callbacks.Callback):

@@ -1,8 +1,4 @@
-"""Collective operations of workers that train together, and counters that are summed over replicas.
-
-A variable that is summed when it is read, as those of metrics are, has a part on each replica. TensorFlow assigns each
-the value divided by the number of replicas, in the variable's own type: the remainder of an integer is lost, and 1
-becomes 0 on two replicas. `keep_remainders` repairs that.
+"""Collective operations of workers that train together.
 
 A ``MultiWorkerMirroredStrategy`` ignores the size of packs in its own options when a replica reduces gradients.
 `keep_options` repairs that.
@@ -11,13 +7,13 @@ A ``MultiWorkerMirroredStrategy`` ignores the size of packs in its own options w
 from __future__ import annotations  # TensorFlow imports this module while it is incomplete itself
 
 from collections.abc import Sequence
-from contextlib import nullcontext
 from types import ModuleType
 from typing import Any
 
 import tensorflow as tf
 
 from tensorflowonspark.keras.hooks import wrap
+from tensorflowonspark.keras.row_kinds import FREE, mark
 
 _PACK_BYTES = 1 << 26  # at most, of values that are sent together
 
@@ -74,38 +70,51 @@ def broadcast(
     return reduced(strategy, tf.distribute.ReduceOp.SUM, own)
 
 
+def all_sum(strategy: tf.distribute.Strategy, values: Sequence[Any]) -> list[Any]:
+    """Return the sum of each value over all workers, in a step of each; gradients flow through it.
+
+    Parameters
+    ----------
+    strategy : tf.distribute.Strategy
+        A ``MultiWorkerMirroredStrategy`` with one device per worker.
+    values : sequence of tf.Tensor or tf.IndexedSlices
+        As many, with the same shapes, on each worker. (Of slices each worker may have other rows, and the sum of those
+        has no gradient of its own.)
+    """
+    dense = [number for number, each in enumerate(values) if not isinstance(each, tf.IndexedSlices)]
+    sparse = [number for number in range(len(values)) if number not in dense]
+    totals: list[Any] = [None] * len(values)
+    for places, add in ((dense, _differentiable_sum), (sparse, _sum)):
+        if places:
+            for place, total in zip(places, add(strategy, [values[place] for place in places]), strict=True):
+                totals[place] = total
+    return totals
+
+
+def _sum(strategy: tf.distribute.Strategy, values: Sequence[Any]) -> list[Any]:
+    @tf.autograph.experimental.do_not_convert
+    def add(values: list[Any]) -> Any:
+        values = tf.nest.map_structure(tf.identity, values, expand_composites=True)  # on the device that exchanges them
+        return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, values)
+
+    return list(strategy.run(add, args=(list(values),)))
+
+
+def _differentiable_sum(strategy: tf.distribute.Strategy, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    @tf.custom_gradient
+    def summed(*values: tf.Tensor) -> Any:
+        # A worker's value counts in the sums of all workers, and so in what follows from each.
+        return _sum(strategy, values), lambda *upstream: _differentiable_sum(strategy, upstream)
+
+    totals = list(summed(*map(tf.convert_to_tensor, values)))
+    return [mark(each, FREE) if tf.is_symbolic_tensor(each) else each for each in totals]
+
+
 def assign(strategy: tf.distribute.Strategy, variables: Sequence[Any], values: Sequence[tf.Tensor]) -> None:
     """Assign values to variables, each on all replicas of this worker."""
     with strategy.scope():
         for variable, value in zip(variables, values, strict=True):
             variable.assign(tf.cast(value, variable.dtype))
-
-
-def keep_remainders(values_util: ModuleType) -> None:
-    """Assign the remainder to the first replicas, one each (called after the import of ``values_util``)."""
-    original = values_util.on_read_assign_cross_replica
-
-    def on_read_assign_cross_replica(var: Any, value: Any, read_value: bool = True) -> Any:
-        if var.aggregation != tf.VariableAggregation.SUM or not var.dtype.is_integer:
-            return original(var, value, read_value)
-        strategy = var.distribute_strategy
-        with nullcontext() if tf.distribute.has_strategy() else strategy.scope():
-            if not tf.distribute.in_cross_replica_context():
-                return original(var, value, read_value)
-            whole = tf.cast(value, var.dtype)
-            replicas = tf.constant(strategy.num_replicas_in_sync, var.dtype)
-            updates = []
-            for replica, own in zip(_local_replicas(strategy), strategy.experimental_local_results(var), strict=True):
-                part = whole // replicas + tf.cast(tf.constant(replica, var.dtype) < whole % replicas, var.dtype)
-                with tf.device(own.device):
-                    updates.append(own.assign(part, read_value=False))
-            done = tf.group(updates)
-            if not read_value:
-                return done
-            with tf.control_dependencies([done] if done is not None else []):
-                return var.read_value()
-
-    values_util.on_read_assign_cross_replica = on_read_assign_cross_replica  # type: ignore[attr-defined]
 
 
 def keep_options(tensorflow: ModuleType) -> None:
@@ -116,15 +125,3 @@ def keep_options(tensorflow: ModuleType) -> None:
         return call(reduce_op, value, options if own is None else own.merge(options))
 
     wrap(tensorflow, "distribute.ReplicaContext.all_reduce", all_reduce)
-
-
-def _local_replicas(strategy: Any) -> list[int]:
-    """Return the numbers of this worker's replicas among those of all workers."""
-    replicas: list[int] = []
-
-    def note(context: Any) -> float:
-        replicas.append(context.replica_id_in_sync_group)
-        return 0.0
-
-    strategy.experimental_distribute_values_from_function(note)
-    return replicas

@@ -53,7 +53,13 @@ def place_slots(keras: ModuleType) -> None:
     Keras asks the strategy to do so, and without one that has no effect: all would be on the chief.
     """
 
-    def add(wrapped: Any, _optimizer: Any, /, reference_variable: Any, *rest: Any, **options: Any) -> Any:
+    def add(wrapped: Any, optimizer: Any, /, reference_variable: Any, *rest: Any, **options: Any) -> Any:
+        from tensorflowonspark.keras.worker_step import current_step
+
+        step = current_step()
+        if step is not None:  # an optimizer that its first step builds: its variables are made as the weights are
+            with tf.init_scope(), optimizer._distribution_strategy.scope():
+                return wrapped(reference_variable, *rest, **options)
         weight = getattr(reference_variable, "value", reference_variable)
         if tf.distribute.has_strategy() or not getattr(weight, "device", ""):
             return wrapped(reference_variable, *rest, **options)

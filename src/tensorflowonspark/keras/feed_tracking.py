@@ -84,13 +84,16 @@ def note_equal_steps(dataset: Any) -> None:
     setattr(dataset, _EQUAL, True)
 
 
-def note_rows_ahead(dataset: Any, rows_ahead: Callable[[], Sequence[int] | None]) -> None:
-    """Record what returns the number of real rows of each batch of the next pass over a dataset, if it is known."""
+RowsAhead = Sequence[tuple[int, int]]  # the real rows of each batch of a pass, which come first, and all of them
+
+
+def note_rows_ahead(dataset: Any, rows_ahead: Callable[[], RowsAhead | None]) -> None:
+    """Record what returns the rows of each batch of the next pass over a dataset, if they are known."""
     setattr(dataset, _AHEAD, rows_ahead)
 
 
-def planned_rows(dataset: Any) -> Sequence[int] | None:
-    """Return these numbers of a dataset, or of one that it was made of by transformations which keep its length."""
+def planned_rows(dataset: Any) -> RowsAhead | None:
+    """Return these of a dataset, or of one that it was made of by transformations which keep its length."""
     rows_ahead = _recorded(dataset, _AHEAD)
     return None if rows_ahead is None else rows_ahead()
 

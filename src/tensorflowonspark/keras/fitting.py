@@ -13,8 +13,9 @@ import logging
 import math
 import sys
 import warnings
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from contextvars import ContextVar
 from types import ModuleType
 from typing import Any
 
@@ -22,13 +23,16 @@ import tensorflow as tf
 
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.keras.feed_tracking import DataPath, row_counts
-from tensorflowonspark.keras.hooks import wrap
+from tensorflowonspark.keras.hooks import setting, wrap
 from tensorflowonspark.keras.private_names import refuse_replicas
-from tensorflowonspark.keras.shards import predicting
-from tensorflowonspark.keras.steps import refuse_custom_step
-from tensorflowonspark.keras.workers import has_several_workers
+from tensorflowonspark.keras.saving import outside_scope
+from tensorflowonspark.keras.shards import fitting, is_fitting, predicting
+from tensorflowonspark.keras.step_begin import StepBegin
+from tensorflowonspark.keras.worker_step import current_step
+from tensorflowonspark.keras.workers import combine, has_several_workers
 
 _log = logging.getLogger(__name__)
+_ON_READ = tf.VariableSynchronization.ON_READ
 _METHODS = ("fit", "evaluate", "predict", "train_on_batch", "test_on_batch", "predict_on_batch")
 
 
@@ -40,11 +44,10 @@ def wrap_fit(keras: ModuleType) -> None:
         warnings.filterwarnings("ignore", message="`shuffle=True` was passed", category=UserWarning)
         bound = inspect.signature(wrapped).bind(*args, **kwargs).arguments
         _take_whole_steps(bound)
-        if not has_several_workers(model.distribute_strategy):
-            return wrapped(**bound)
-        refuse_custom_step(model, "train_step")
-        if bound.get("validation_data") is not None or bound.get("validation_split"):
-            refuse_custom_step(model, "test_step")  # not only after the first epoch
+        strategy = model.distribute_strategy
+        if not has_several_workers(strategy):
+            with fitting():
+                return wrapped(**bound)
         # These need all of Keras, whose import is complete now.
         from tensorflowonspark.keras.callbacks import callbacks_of_worker
         from tensorflowonspark.keras.row_count import RowCount
@@ -52,9 +55,51 @@ def wrap_fit(keras: ModuleType) -> None:
         row_counts.data_path = DataPath.UNKNOWN
         added = [RowCount()] if bound.get("steps_per_epoch") is None else []  # else an epoch ends within its data
         bound["callbacks"] = callbacks_of_worker(model, bound.get("callbacks"), *added)
-        return wrapped(**bound)
+        with outside_scope(), fitting(), _making_variables(strategy):
+            return wrapped(**bound)
+
+    def evaluate(wrapped: Any, model: Any, /, *args: Any, **kwargs: Any) -> Any:
+        strategy = model.distribute_strategy
+        if not has_several_workers(strategy):
+            with fitting():
+                return wrapped(*args, **kwargs)
+        if is_fitting():  # in a callback, or to validate
+            StepBegin(strategy, "test").meet_alone()
+            return wrapped(*args, **kwargs)
+        combine("model.evaluate", None)  # names a worker that does something else
+        with outside_scope(), fitting(), _making_variables(strategy):
+            return wrapped(*args, **kwargs)
+
+    def on_batch(wrapped: Any, model: Any, /, *args: Any, **kwargs: Any) -> Any:
+        if not has_several_workers(model.distribute_strategy):
+            return wrapped(*args, **kwargs)
+        with outside_scope(), _making_variables(model.distribute_strategy):
+            return wrapped(*args, **kwargs)
 
     wrap(keras, "Model.fit", fit)
+    wrap(keras, "Model.evaluate", evaluate)
+    for name in ("train_on_batch", "test_on_batch"):
+        wrap(keras, f"Model.{name}", on_batch)
+
+
+@contextmanager
+def _making_variables(strategy: Any) -> Iterator[None]:
+    """Have variables that a step makes, as those of a model that its first step builds, be equal on all workers.
+
+    A step runs outside of the strategy's scope, in which the chief's initial value is sent to all.
+    """
+    in_scope = ContextVar("in the strategy's scope", default=False)
+
+    def make(next_creator: Any, **settings: Any) -> Any:
+        # Others, as those of a chief that saves in a callback, are of this worker alone.
+        is_made = in_scope.get() or tf.distribute.has_strategy()  # by the strategy's own creator
+        if is_made or current_step() is None or settings.get("synchronization") == _ON_READ:
+            return next_creator(**settings)
+        with setting(in_scope, True), strategy.scope():
+            return tf.Variable(**{name: value for name, value in settings.items() if value is not None})
+
+    with tf.variable_creator_scope(make):
+        yield
 
 
 def _take_whole_steps(bound: dict[str, Any]) -> None:

@@ -1,30 +1,33 @@
-"""The functions with which ``fit``, ``evaluate`` and ``predict`` of Keras 3 run a step, on several replicas.
+"""The functions with which ``fit``, ``evaluate`` and ``predict`` of Keras 3 run a step, on several workers.
 
 Keras documents them as those that a model may make by itself (``make_train_function`` and its kin). Its own fail on
 several workers (keras-team/keras#20585): they reduce scalars over an axis that these don't have, and loop over steps in
 a graph, where workers can't agree whether there is another batch. Here each step is one call of a graph, which takes a
-batch from the data and runs a replica's step; the steps of one execution follow each other from Python. Results are
-reduced over the workers if each needs the whole, and not for ``predict``, where no worker waits for another.
+batch from the data, begins with a message of all workers (`step_begin`), and runs this worker's step (`worker_step`);
+the steps of one execution follow each other from Python. ``predict`` waits for no other worker.
 
 Keras also builds a model from a batch that it takes from the data, which a stream does not have twice. Here it is built
 from zeros with the dataset's element spec.
 """
 
 import inspect
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from types import ModuleType
 from typing import Any
 
 import tensorflow as tf
 
-from tensorflowonspark.keras.global_batch import of_replicas, on_replica
 from tensorflowonspark.keras.hooks import setting, wrap
+from tensorflowonspark.keras.metric_sums import StepLogs
 from tensorflowonspark.keras.session import session
-from tensorflowonspark.keras.step_logs import StepLogs
-from tensorflowonspark.keras.steps import build_in_advance, can_be_called, refuse_custom_step, refuse_float8
+from tensorflowonspark.keras.shards import PlannedIterator
+from tensorflowonspark.keras.step_begin import StepBegin
+from tensorflowonspark.keras.steps import can_be_called, refuse_float8
+from tensorflowonspark.keras.worker_step import WorkerStep, prepared, taking, within
 from tensorflowonspark.keras.workers import has_several_workers
 
 
@@ -37,106 +40,117 @@ def make_functions(keras: ModuleType) -> None:
 
 
 def _making(name: str) -> Callable[..., Any]:
-    """Return a method that makes the function of training or test steps, on several replicas."""
+    """Return a method that makes the function of training or test steps, on several workers."""
 
     def make(wrapped: Any, model: Any, /, force: bool = False) -> Any:
-        if not of_replicas(model.distribute_strategy):
+        if not has_several_workers(model.distribute_strategy):
             return wrapped(force)
         attribute = f"{name}_function"
         if force or getattr(model, attribute) is None:
-            refuse_custom_step(model, f"{name}_step")
             if name == "train":
                 refuse_float8(model)
-            setattr(model, attribute, _function(model, getattr(model, f"{name}_step")))
+            setattr(model, attribute, _function(model, getattr(model, f"{name}_step"), name))
         return getattr(model, attribute)
 
     return make
 
 
-def _function(model: Any, step: Callable[[Any], Any]) -> Callable[[Any], Any]:
+def _function(model: Any, step: Callable[[Any], Any], name: str) -> Callable[[Any], Any]:
     """Return a function that runs the steps of one execution with batches from an iterator."""
-    strategy = model.distribute_strategy
-    step = _without_optionals(on_replica(model, step))
+    strategy, eager = model.distribute_strategy, model.run_eagerly
+    begin = StepBegin(strategy, name)
+    in_graph = (lambda function: function) if eager else partial(tf.function, reduce_retracing=True)
 
+    @in_graph
     @tf.autograph.experimental.do_not_convert
-    def one_step(data: Any) -> Any:
-        return _reduced(strategy, strategy.run(step, args=(data,)))
+    def one_step(data: Any, rows: tf.Tensor, real: Any) -> Any:
+        known = WorkerStep(model, strategy, rows, begin.rows, begin.rank, real=real)
+        with taking(known):
+            logs = StepLogs.of_worker(known, step(data))
+        with within(known):
+            return logs.of_all_workers(known)
 
-    # A graph of its own: in that of the next function, operations that need no data, as the optimizer's count of steps,
-    # would run before TensorFlow finds the end of the data.
-    if not model.run_eagerly:
-        one_step = tf.function(one_step, reduce_retracing=True)
-
+    @in_graph
     @tf.autograph.experimental.do_not_convert
-    def next_step(iterator: Any) -> Any:
-        return one_step(iterator.get_next())
+    def with_batch(data: Any, may_be_empty: bool, planned: Any = None) -> Any:
+        absent = tf.experimental.Optional  # as Keras's datasets have it for each absent part of a batch
+        data = tf.nest.map_structure(lambda each: None if isinstance(each, absent) else each, data)
+        data, own, real = prepared(model, data, may_be_empty, planned)
+        rows = begin.meet(own)
+        with nullcontext() if eager else tf.control_dependencies([rows]):  # nothing runs before all have begun
+            return one_step(data, rows, real)
 
-    if not model.run_eagerly:
-        next_step = tf.function(next_step, reduce_retracing=True)
-
-    def steps(iterator: Any) -> Any:
-        if inspect.isgenerator(iterator):  # of `train_on_batch`, with one batch
-            return one_step(next(iterator))
+    def execution(iterator: Any) -> Any:
         outputs = None
+        is_one = inspect.isgenerator(iterator)  # of `train_on_batch`, with one batch
         try:
-            for _ in range(model.steps_per_execution):
-                outputs = next_step(iterator)
+            for _ in range(1 if is_one else model.steps_per_execution):
+                if isinstance(iterator, tf.distribute.DistributedIterator):
+                    begin.meet(tf.zeros([]))  # before TensorFlow asks all workers whether there is another batch
+                outputs = with_batch(*_next_batch(strategy, iterator))
         except tf.errors.OutOfRangeError:  # an epoch's last execution may have fewer steps, but at least one
             if outputs is None:
                 raise
         return outputs
 
+    def steps(iterator: Any) -> Any:
+        try:
+            return execution(iterator)
+        except tf.errors.InvalidArgumentError as error:
+            begin.explain(error)
+            model.stop_training = True
+            warnings.filterwarnings("ignore", message="Your input ran out of data", category=UserWarning)
+            raise StopIteration from None  # ends the epoch
+
+    steps.begin = begin  # type: ignore[attr-defined]
     return steps
 
 
-def _without_optionals(step: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Return a step that gets None for each absent part of a batch, which Keras's datasets have as an optional."""
+def _next_batch(strategy: Any, iterator: Any) -> tuple[Any, bool, Any]:
+    """Return the next batch of this worker, whether it may have no rows, and its real rows and all if these are known.
 
-    def run(data: Any) -> Any:
-        absent = tf.experimental.Optional
-        return step(tf.nest.map_structure(lambda each: None if isinstance(each, absent) else each, data))
-
-    return run
-
-
-def _reduced(strategy: Any, outputs: Any) -> Any:
-    """Return the results of a step: those of all replicas, or their mean."""
-    if isinstance(outputs, StepLogs):
-        return {name: strategy.experimental_local_results(value)[0] for name, value in outputs.items()}
-    return tf.nest.map_structure(partial(_mean, strategy), outputs)
+    It is taken before the graph of the step runs, in which operations that need no data, as the optimizer's count of
+    steps, would run before TensorFlow finds the end of the data.
+    """
+    is_divided = isinstance(iterator, tf.distribute.DistributedIterator)
+    take = next if inspect.isgenerator(iterator) else _taken if is_divided else type(iterator).get_next
+    data = take(iterator)
+    planned = iterator.rows_of_batch() if isinstance(iterator, PlannedIterator) else None
+    data = tf.nest.map_structure(partial(_local, strategy), data)
+    return data, is_divided, planned and tf.constant(planned, tf.int32)
 
 
-def _mean(strategy: Any, value: Any) -> Any:
-    if not isinstance(value, tf.distribute.DistributedValues):
-        # The reduction needs the device of a value; a metric that returns a variable has none.
-        with tf.device(strategy.extended.worker_devices[0]):
-            value = tf.identity(tf.convert_to_tensor(value))
-    return strategy.reduce("MEAN", value, axis=None)
+@partial(tf.function, autograph=False, reduce_retracing=True)
+def _taken(iterator: Any) -> Any:
+    return iterator.get_next()
 
 
 def _make_predict_function(wrapped: Any, model: Any, /, force: bool = False) -> Any:
-    """Make the function of prediction steps, whose results are those of this worker's replicas."""
-    strategy = model.distribute_strategy
-    if not has_several_workers(strategy):
+    """Make the function of prediction steps, whose results are those of this worker."""
+    if not has_several_workers(model.distribute_strategy):
         return wrapped(force)
     if model.predict_function is not None and not force:
         return model.predict_function
-    step = _without_optionals(model.predict_step)
+    step = model.predict_step
     if model.jit_compile and not model.run_eagerly:
         step = tf.function(step, reduce_retracing=True, jit_compile=True)
 
     @tf.autograph.experimental.do_not_convert
     def predict(batches: Any) -> Any:
-        outputs = [strategy.run(step, args=(data,)) for data in batches]
-        local = [tf.nest.map_structure(partial(_local, strategy), each) for each in outputs]
-        return tf.nest.map_structure(lambda *values: _concatenated(values), *local)
+        absent = tf.experimental.Optional
+        data = tf.nest.map_structure(lambda each: None if isinstance(each, absent) else each, batches)
+        outputs = [step(tf.nest.map_structure(partial(_local, model.distribute_strategy), each)) for each in data]
+        return tf.nest.map_structure(lambda *values: _concatenated(values), *outputs)
 
     model.predict_function = predict if model.run_eagerly else tf.function(predict, reduce_retracing=True)
     return model.predict_function
 
 
 def _local(strategy: Any, value: Any) -> Any:
-    return _concatenated(strategy.experimental_local_results(value))
+    """Return the value of this worker, of one that Keras has distributed."""
+    if isinstance(value, tf.distribute.DistributedValues):
+        (value,) = strategy.experimental_local_results(value)
+    return value
 
 
 def _concatenated(values: Any) -> Any:
@@ -159,12 +173,9 @@ def _build(wrapped: Any, model: Any, /, iterator: Any = None, data_batch: Any = 
             iterator = None
         except TypeError:  # Keras may still build it
             pass
-    with setting(session.building, True):
-        if can_be_called(model):
-            with _ragged_kept(data_batch):
-                wrapped(iterator=iterator, data_batch=data_batch)
-        if data_batch is not None:
-            build_in_advance(model, data_batch)
+    if can_be_called(model):
+        with setting(session.building, True), _ragged_kept(data_batch):
+            wrapped(iterator=iterator, data_batch=data_batch)
 
 
 def _made_under_strategy(model: Any) -> bool:

@@ -1,129 +1,86 @@
-"""What a loss does with the rows of a batch, read from the graph that computes it.
+"""The terms of a loss, and by what each follows from the workers' own.
 
-A loss that a program computes by itself is a mean over the rows, or a sum. The gradients of several workers are
-averaged or added up accordingly; nothing but the operations shows which.
+A loss that a program computes by itself may be a mean over rows, a sum, a quotient of two sums, or a function of the
+batch as a whole. The loss of all workers' rows follows from the workers' own in the first three cases, in each in
+another way. A loss that adds up several is taken apart.
 """
 
-from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
 
-KERAS = "a loss of Keras"  # whose reduction is known
-MEAN = "a mean over rows"
-SUM = "a sum over rows"
-COUNT = "a number of rows"
-FREE = "without rows"  # beside terms of rows, as a regularizer
-UNKNOWN = "unknown"
-_PER_COUNT = "one divided by a number of rows"
-_OF_ROWS = {SUM, COUNT, _PER_COUNT, MEAN, KERAS}  # of which another function is one of the batch as a whole
-
-_MARK = "_tfos_terms"  # attribute of a tensor whose terms are known
-_SUMS = ("Sum", "L2Loss")
-_MEANS = ("Mean", "All", "Any", "ArgMax", "ArgMin")  # the latter choose, and have no gradients
-_LINEAR = (
-    "Identity", "IdentityN", "Cast", "Neg", "Add", "AddV2", "AddN", "Sub", "Pack", "ConcatV2", "Sum", "Mean", "Reshape",
-    "Squeeze", "ExpandDims", "StridedSlice", "Select", "SelectV2", "StopGradient", "PreventGradient", "Prod", "Mul",
-    "EnsureShape", "CheckNumerics", "PlaceholderWithDefault", "Snapshot", "BroadcastTo", "Transpose", "Unpack",
-)  # fmt: skip
-_ADDING = ("Add", "AddV2", "AddN", "Sub", "Pack", "ConcatV2")
-_RATIOS = ("RealDiv", "Div", "DivNoNan")
-_FUNCTIONS = ("If", "While", "Case", "Call", "Collective", "PyFunc")  # in the names of operations
+from tensorflowonspark.keras.row_kinds import Found, Of
+from tensorflowonspark.keras.row_operations import RATIOS, SAME, found_in
 
 
-def mark(tensor: Any, *known: str) -> Any:
-    """Mark a tensor with its terms, and return it."""
-    setattr(tensor, _MARK, frozenset(known))
-    return tensor
+def total(tensor: Any, reduced: Any) -> Any:
+    """Return a divisor as one process has it, which has all rows.
+
+    Parameters
+    ----------
+    tensor : tf.Tensor
+        The divisor of this worker, of which `is_total` holds.
+    reduced : callable
+        Returns for a sum or mean of this worker that of all workers.
+    """
+    if found_in(tensor).of in (Of.SUM, Of.MEAN):
+        return reduced(tensor)
+    inputs = [each if found_in(each).of is Of.FREE else total(each, reduced) for each in tensor.op.inputs]
+    if tensor.op.type == "Cast":
+        return tf.cast(inputs[0], tensor.dtype)
+    functions = {"Identity": tf.identity, "Maximum": tf.maximum, "Mul": tf.multiply}
+    return functions.get(tensor.op.type, tf.add)(*inputs)
 
 
-def may_be_loss(value: Any) -> bool:
-    """Return whether a value is a tensor of one float; a variable, as a metric may return it, is none."""
-    return isinstance(value, tf.Tensor) and value.shape.rank == 0 and value.dtype.is_floating
+@dataclass(frozen=True)
+class Term:
+    """A term of a value that is a linear combination.
+
+    Attributes
+    ----------
+    tensor : tf.Tensor
+        The term.
+    factor : tf.Tensor
+        By which it is multiplied, equal on all workers.
+    found : Found
+        What it has of rows: a sum, a mean, a ratio, or nothing.
+    """
+
+    tensor: Any
+    factor: Any
+    found: Found
 
 
-def is_of_keras(value: Any) -> bool:
-    """Return whether a value is the loss itself that Keras has reduced."""
-    return KERAS in getattr(value, _MARK, ())
+def terms(value: Any, factor: Any) -> list[Term]:  # noqa: PLR0911 - one for each operation
+    """Return the terms of a value: itself, if it is one.
 
-
-def _known(tensor: Any) -> frozenset[str] | None:
-    return getattr(tensor, _MARK, None)
-
-
-def terms(loss: Any) -> frozenset[str]:
-    """Return what the terms of a loss are; an empty set if it depends on no row, as a regularizer."""
-    if not tf.is_tensor(loss):
-        return frozenset()
-    if (known := _known(loss)) is not None:
-        return known
-    if not tf.is_symbolic_tensor(loss):
-        return frozenset([UNKNOWN])
-    if _has_rows(loss):  # the gradient of such a loss is that of its sum
-        return frozenset([SUM])
-    found: dict[str, frozenset[str]] = {}
-    pending = [loss]
-    while pending:  # not recursive: a graph may be deep
-        tensor = pending[-1]
-        if tensor.name in found:
-            pending.pop()
-            continue
-        missing = [each for each in _static_inputs(tensor) if each.name not in found]
-        if missing:
-            pending += missing
-            continue
-        found[pending.pop().name] = _combined(tensor, found)
-    return found[loss.name]
-
-
-def _has_rows(tensor: Any) -> bool:
-    return not tensor.shape.is_fully_defined() and tensor.dtype not in (tf.resource, tf.variant)
-
-
-def _static_inputs(tensor: Any) -> Iterator[Any]:
-    if _known(tensor) is not None:
-        return iter(())
-    return (each for each in tensor.op.inputs if not _has_rows(each))
-
-
-def _combined(tensor: Any, found: dict[str, frozenset[str]]) -> frozenset[str]:  # noqa: PLR0911 - one for each kind
-    if (known := _known(tensor)) is not None:
-        return known
-    kind, inputs = tensor.op.type, list(tensor.op.inputs)
-    if kind in ("Shape", "Size"):
-        return frozenset([COUNT]) if _has_rows(inputs[0]) else frozenset()
-    if any(_has_rows(each) for each in inputs):
-        return frozenset([SUM if kind in _SUMS else MEAN if kind in _MEANS else UNKNOWN])
-    of_inputs = [found[each.name] for each in inputs]
-    if kind == "StridedSlice" and inputs[0].op.type == "Shape" and tf.get_static_value(inputs[1]) != 0:
-        return frozenset()  # the length of another axis
-    if kind in _RATIOS:
-        return _ratio(*of_inputs)
-    if kind == "Mul":
-        return _product(*of_inputs)
-    union = frozenset().union(*of_inputs)
-    if kind in _ADDING and union and any(not found[each.name] and each.op.type != "Const" for each in inputs):
-        union |= {FREE}
-    if any(name in kind for name in _FUNCTIONS):
-        return frozenset([UNKNOWN]) if union else union
-    return union if kind in _LINEAR or not union & _OF_ROWS else frozenset([UNKNOWN])
-
-
-def _ratio(dividend: frozenset[str], divisor: frozenset[str]) -> frozenset[str]:
-    if divisor == {COUNT}:
-        return _product(dividend, frozenset([_PER_COUNT]))
-    if divisor & _OF_ROWS:  # divided by what this worker has
-        return frozenset([UNKNOWN])
-    return dividend | divisor
-
-
-def _product(one: frozenset[str], other: frozenset[str]) -> frozenset[str]:
-    if _PER_COUNT in one:
-        one, other = other, one
-    if other == {_PER_COUNT}:
-        by_count = {SUM: MEAN, COUNT: ""}
-        if not one:
-            return other
-        return frozenset(filter(None, (by_count.get(each, UNKNOWN) for each in one)))
-    both = one | other
-    return both if not one or not other or not both & _OF_ROWS else frozenset([UNKNOWN])
+    Parameters
+    ----------
+    value : tf.Tensor
+        The value.
+    factor : tf.Tensor
+        By which it is multiplied.
+    """
+    found = found_in(value)
+    if found.of is not Of.SEVERAL:
+        return [Term(value, factor, found)]
+    kind, inputs = value.op.type, list(value.op.inputs)
+    if kind in SAME:
+        return terms(inputs[value.value_index], tf.cast(factor, inputs[value.value_index].dtype))
+    if kind in ("Add", "AddV2", "AddN", "Sub") and all(each.shape.rank == 0 for each in inputs):
+        second = tf.negative(factor) if kind == "Sub" else factor
+        return [*terms(inputs[0], factor), *(term for each in inputs[1:] for term in terms(each, second))]
+    if kind == "Neg":
+        return terms(inputs[0], tf.negative(factor))
+    if kind == "Mul" and value.shape.rank == 0:
+        first = found_in(inputs[0]).of is Of.FREE
+        return terms(inputs[first], factor * inputs[not first])
+    if kind in RATIOS and value.shape.rank == 0:
+        return terms(inputs[0], factor / inputs[1])
+    if kind in ("Sum", "Mean") and inputs[0].op.type == "Pack" and value.shape.rank == 0:
+        parts = list(inputs[0].op.inputs)
+        each_factor = factor / len(parts) if kind == "Mean" else factor
+        if all(each.shape.rank == 0 for each in parts):
+            return [term for each in parts for term in terms(each, each_factor)]
+    return [Term(value, factor, Found(Of.OTHER, why=f"{kind} of several kinds of terms"))]

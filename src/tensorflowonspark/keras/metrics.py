@@ -11,14 +11,10 @@ some metrics ignore weights, and others fail with them, such as a function that 
 """
 
 from collections.abc import Callable
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
-
-from tensorflowonspark.keras.hooks import wrap
-from tensorflowonspark.keras.session import session
 
 _MINUS_ZERO = -(2**31)  # the bits of -0.0, read as an int32
 
@@ -92,22 +88,6 @@ def _kept(values: Any, real: tf.Tensor) -> Any:
     if mask is not None:
         kept._keras_mask = tf.boolean_mask(mask, real)
     return kept
-
-
-def skip_padding(compile_utils: ModuleType) -> None:
-    """Have Keras 3 update metrics with real rows (called after the import of its ``compile_utils``)."""
-
-    def update_state(wrapped: Any, container: Any, /, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
-        real = real_rows(sample_weight)
-        if real is None or not have_rows(y_true, y_pred, sample_weight):
-            wrapped(y_true, y_pred, sample_weight)
-            return
-        if not container.built:
-            container.build(y_true, y_pred)
-        # Keras builds a model in a stateless scope, which records the assigned values.
-        update_on(real, wrapped, y_true, y_pred, sample_weight, at_once=session.building.get())
-
-    wrap(compile_utils, "CompileMetrics.update_state", update_state)
 
 
 def have_rows(*values: Any) -> bool:

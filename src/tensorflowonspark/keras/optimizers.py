@@ -1,4 +1,4 @@
-"""Keras 3's optimizers on several replicas: gradients are summed before anything else uses them.
+"""Keras 3's optimizers in loops of a program's own, on several replicas: gradients are summed before any other use.
 
 Keras sums the gradients of all replicas last, just before the update. Before that, each replica processes its own share
 of the gradient: clips it, accumulates it over steps, tests whether it is finite. The weights differ from those of one
@@ -13,16 +13,15 @@ replicas of a worker at once.
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
-from functools import partial
 from types import ModuleType
 from typing import Any
 
 import tensorflow as tf
 
-from tensorflowonspark.keras.global_batch import current_step
+from tensorflowonspark.keras.gradients import applied
 from tensorflowonspark.keras.hooks import setting, wrap
-from tensorflowonspark.keras.own_losses import weighted
 from tensorflowonspark.keras.session import session
+from tensorflowonspark.keras.worker_step import current_step
 
 # Replicas run their steps in separate threads, with a value each: the graph in which gradients are the sum over all.
 _summed: ContextVar[Any] = ContextVar("graph of sums", default=None)
@@ -35,8 +34,11 @@ def sum_gradients_first(keras: ModuleType) -> None:
     summed: set[int | None] = set()
 
     def apply(call: Any, optimizer: Any, grads: Any, trainable_variables: Any = None) -> None:
-        replica = _replica()
-        if session.building.get():
+        replica, step = _replica(), current_step()
+        if step is not None and not _summed.get():
+            with _with_sums():
+                call(applied(step, grads), trainable_variables)
+        elif session.building.get():
             if len(grads) and not optimizer.built:
                 with keras.name_scope(optimizer.name, caller=optimizer):
                     optimizer.build(trainable_variables)
@@ -101,16 +103,9 @@ def _sum(grads: Sequence[Any]) -> list[Any]:
     """Return the sum of each gradient over all replicas, unless they are summed already."""
     if _summed.get() is not None or all(each is None for each in grads):
         return list(grads)
-    known = [each for each in weighted(grads) if each is not None]
-    step, add = current_step(), partial(tf.distribute.get_replica_context().all_reduce, tf.distribute.ReduceOp.SUM)
-    if step is None or not step.late:
-        sums = add(known)
-    else:  # in one message with the rows by which they are weighted
-        rows = tf.cast(step.own, known[0].dtype)
-        *sums, total = add([*(tf.math.scalar_mul(rows, each) for each in known), rows])
-        sums = [tf.math.scalar_mul(tf.math.divide_no_nan(tf.ones_like(total), total), each) for each in sums]
-    found = iter(sums)
-    return [None if each is None else next(found) for each in grads]
+    known = [each for each in grads if each is not None]
+    sums = iter(tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, known))
+    return [None if each is None else next(sums) for each in grads]
 
 
 def _branch(pred: Any, true_fn: Callable[[], Any], false_fn: Callable[[], Any]) -> Any:

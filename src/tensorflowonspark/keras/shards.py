@@ -9,12 +9,13 @@ libraries name the origin of a dataset), which survives ``map``, ``prefetch`` an
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from tensorflowonspark.keras.feed_tracking import DataPath, has_equal_steps, row_counts
+from tensorflowonspark.errors import SpecError
+from tensorflowonspark.keras.feed_tracking import DataPath, RowsAhead, has_equal_steps, planned_rows, row_counts
 from tensorflowonspark.keras.provenance import Generator, any_reads_feed, sources
 from tensorflowonspark.keras.session import session
 from tensorflowonspark.keras.workers import has_several_workers
@@ -25,8 +26,18 @@ if TYPE_CHECKING:
 from tensorflowonspark.keras.hooks import setting, wrap
 
 _MARK = "tensorflowonspark_shard"
-_ASKS = "experimental_enable_get_next_as_optional"  # of the implementation of a strategy
 _predicts = ContextVar("predicts", default=False)
+_fits = ContextVar("fit or evaluate runs", default=False)
+
+
+def fitting() -> AbstractContextManager[None]:
+    """Have ``fit`` and ``evaluate`` take a feed on one device only, for the duration of a block."""
+    return setting(_fits, True)
+
+
+def is_fitting() -> bool:
+    """Return whether ``fit`` or ``evaluate`` runs in this thread."""
+    return _fits.get()
 
 
 @contextmanager
@@ -68,20 +79,72 @@ def distribute_shards_whole(tensorflow: ModuleType) -> None:
 
     def distribute(wrapped: Any, strategy: Any, /, dataset: Any, options: Any = None) -> Any:
         dataset = _without_tuning(dataset)
-        if not has_several_workers(strategy):
+        several = has_several_workers(strategy)
+        mirrored = several or isinstance(strategy, tensorflow.distribute.MirroredStrategy)
+        devices = len(strategy.extended.worker_devices) if mirrored else 1  # of this process: its GPUs, or its one CPU
+        if devices > 1 and (several or (_fits.get() and (is_shard(dataset) or _is_share(dataset)))):
+            raise SpecError(
+                f"{type(strategy).__name__} has {devices} devices in this node, and the rows of a feed are those of "
+                "one device: start a node for each GPU (nodes=Nodes(gpus_per_node=1)), and take ctx.strategy()"
+            )
+        if not several:
             return wrapped(dataset, options)
-        replicas = len(strategy.extended.worker_devices)  # of this worker: its GPUs, or its one CPU
-        if _predicts.get() and replicas == 1:
+        if _predicts.get():
             return dataset
-        if not (_predicts.get() or is_shard(dataset) or _is_share(dataset)):
+        if not (is_shard(dataset) or _is_share(dataset)):
             row_counts.note_dataset(dataset, DataPath.UNKNOWN if _is_off(dataset) else DataPath.DIVIDED)
             return wrapped(_sorted(dataset), options)
         row_counts.note_dataset(dataset, DataPath.WHOLE)
-        per_replica = _divided(dataset, replicas)
-        with _ending_together(strategy) if _all_equal(strategy, dataset) else nullcontext():
-            return strategy.distribute_datasets_from_function(lambda _context: per_replica)
+        if _all_equal(strategy, dataset):  # no need to ask the other workers whether they have another batch
+            return PlannedDataset(dataset) if _fits.get() else dataset
+        return strategy.distribute_datasets_from_function(lambda _context: dataset)
 
     wrap(tensorflow, "distribute.Strategy.experimental_distribute_dataset", distribute)
+
+
+class PlannedDataset:
+    """A dataset of one worker whose passes know the real rows of each batch from the feed's plan.
+
+    Parameters
+    ----------
+    dataset : tf.data.Dataset
+        What is made of a feed, batch by batch.
+    """
+
+    def __init__(self, dataset: Any) -> None:
+        self._dataset = dataset
+
+    def __iter__(self) -> "PlannedIterator":
+        """Begin a pass."""
+        planned = planned_rows(self._dataset)  # of the next pass, which begins with the iterator
+        return PlannedIterator(iter(self._dataset), planned or ())
+
+
+class PlannedIterator:
+    """A pass over such a dataset.
+
+    Parameters
+    ----------
+    batches : tf.data.Iterator
+        The batches.
+    planned : sequence of (int, int)
+        The real rows of each, and all; empty if they are not known.
+    """
+
+    def __init__(self, batches: Any, planned: RowsAhead) -> None:
+        self._batches, self._planned = batches, iter(planned)
+
+    def get_next(self) -> Any:
+        """Return the next batch."""
+        return self._batches.get_next()
+
+    def __next__(self) -> Any:
+        """Return the next batch, or raise StopIteration."""
+        return next(self._batches)
+
+    def rows_of_batch(self) -> tuple[int, int] | None:
+        """Return the real rows of the batch that was taken last, and all of them; None if they are not known."""
+        return next(self._planned, None)
 
 
 def _all_equal(strategy: Any, dataset: Any) -> bool:
@@ -90,29 +153,10 @@ def _all_equal(strategy: Any, dataset: Any) -> bool:
 
     from tensorflowonspark.keras.collectives import reduced
 
-    if _predicts.get() or not tf.executing_eagerly():  # other workers need not predict as well
+    if not tf.executing_eagerly():
         return False
-    replicas = len(strategy.extended.worker_devices)
-    own = [tf.constant(float(has_equal_steps(dataset)))] * replicas
-    (all_replicas,) = reduced(strategy, tf.distribute.ReduceOp.SUM, [own])
-    return bool(int(all_replicas) == strategy.num_replicas_in_sync)
-
-
-@contextmanager
-def _ending_together(strategy: Any) -> Iterator[None]:
-    """Distribute datasets that have equally many batches on all workers, for the duration of a block.
-
-    TensorFlow would otherwise ask all workers before each step whether one of them has a batch left.
-    """
-    asks = vars(strategy.extended).get(_ASKS)
-    if asks is None:  # another version of TensorFlow
-        yield
-        return
-    setattr(strategy.extended, _ASKS, False)
-    try:
-        yield
-    finally:
-        setattr(strategy.extended, _ASKS, asks)
+    (of_all,) = reduced(strategy, tf.distribute.ReduceOp.SUM, [[tf.constant(float(has_equal_steps(dataset)))]])
+    return bool(int(of_all) == strategy.num_replicas_in_sync)
 
 
 def leave_devices_untuned(tensorflow: ModuleType) -> None:
@@ -175,15 +219,3 @@ def _sorted(dataset: Any) -> Any:
         return ordered if len(ordered) > 1 or isinstance(dataset.element_spec, tuple) else ordered[0]
 
     return dataset.map(in_order) if any(map(is_sparse, tf.nest.flatten(dataset.element_spec))) else dataset
-
-
-def _divided(dataset: Any, replicas: int) -> Any:
-    """Return the dataset of one worker with each batch divided among its replicas.
-
-    ``rebatch`` fills up a replica with rows of the next batch: the worker would take fewer steps than the others.
-    """
-    if replicas == 1:
-        return dataset
-    from tensorflow.python.data.experimental.ops.distribute import _LegacyRebatchDataset
-
-    return _LegacyRebatchDataset(dataset, replicas)

@@ -1,12 +1,12 @@
-"""The losses that Keras 3's steps report: means over real rows, of all replicas.
+"""The losses that Keras 3's steps report: means over real rows, of all workers.
 
 Keras's steps give the values of losses to metrics, its own and those of a ``train_step`` of the program's, which keep
-means over an epoch. A batch's padding would count there, and on one of several replicas each value is of its own rows
-(`global_batch`).
+means over an epoch. On one of several workers each value is of its own rows (`worker_step`), and counts by them.
 
-Without several replicas Keras divides a batch's loss by the number of its rows, and weights the batch with that number
-in the epoch's mean. With padding both numbers are too large. The minimized loss is unchanged, so that each row has the
-same weight in the gradients; only the values that Keras's trackers of the loss receive are corrected.
+In a process that trains alone a batch's padding would count: Keras divides a batch's loss by the number of its rows,
+and weights the batch with that number in the epoch's mean. With padding both numbers are too large. The minimized loss
+is unchanged, so that each row has the same weight in the gradients; only the values that Keras's trackers of the loss
+receive are corrected.
 """
 
 from collections.abc import Iterable, Iterator
@@ -18,11 +18,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from tensorflowonspark.keras.global_batch import GlobalStep, current_step
+from tensorflowonspark.keras.gradients import contribution
 from tensorflowonspark.keras.hooks import setting, wrap
-from tensorflowonspark.keras.loss_terms import is_of_keras, may_be_loss
 from tensorflowonspark.keras.metrics import real_rows
 from tensorflowonspark.keras.row_weights import is_averaged
+from tensorflowonspark.keras.worker_step import WorkerStep, current_step
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ _current: ContextVar[tuple[Any, TrackedBatch] | None] = ContextVar("model and ba
 
 @contextmanager
 def tracking(model: Any, sample_weight: Any) -> Iterator[None]:
-    """Have a model's trackers count the real rows of a batch, for the duration of a step of its only replica."""
+    """Have a model's trackers count the real rows of a batch, for the duration of a step of a process alone."""
     real = None if current_step() else real_rows(sample_weight)
     current = None
     if real is not None:
@@ -58,13 +58,13 @@ def tracking(model: Any, sample_weight: Any) -> Iterator[None]:
 
 
 def track_losses(keras: ModuleType) -> None:
-    """Have metrics track losses of real rows, and of all replicas (called after the import of Keras)."""
+    """Have metrics track losses of real rows, and of all workers (called after the import of Keras)."""
 
     def update_mean(wrapped: Any, mean: Any, /, values: Any, sample_weight: Any = None) -> Any:
         step, at_batch = current_step(), _current.get()
-        if step is not None and step.here:
-            return wrapped(*_of_all_rows(step, mean, values, sample_weight))
-        if at_batch is None:  # as within such a step
+        if step is not None:
+            return wrapped(*_of_all_rows(keras, step, mean, values, sample_weight))
+        if at_batch is None:
             return wrapped(values, sample_weight)
         model, batch = at_batch
         of_model = mean is _of_model(model)
@@ -74,24 +74,17 @@ def track_losses(keras: ModuleType) -> None:
 
     def update_sum(wrapped: Any, _sum: Any, /, values: Any, sample_weight: Any = None) -> Any:
         step = current_step()
-        own = step is not None and step.name and step.here and may_be_loss(values)
-        return wrapped(step.contribution(values) if step and own else values, sample_weight)
-
-    def compute_loss(wrapped: Any, _model: Any, /, *args: Any, **kwargs: Any) -> Any:
-        loss, step = wrapped(*args, **kwargs), current_step()
-        return step.total(loss) if step and step.here and loss.shape.rank == 0 else loss
+        of_batch = step is not None and sample_weight is None and _is_number(values)
+        return wrapped(contribution(step, values) if step and of_batch else values, sample_weight)
 
     wrap(keras, "metrics.Mean.update_state", update_mean)
     wrap(keras, "metrics.Sum.update_state", update_sum)
-    wrap(keras, "Model.compute_loss", compute_loss)
 
 
 def track_loss(model: Any, loss: Any, x: Any) -> None:
     """Update a model's tracker with its loss, as Keras's own steps do."""
-    step = current_step()
-    shown = loss if step is None or loss.shape.rank != 0 or not step.here else step.shown(loss)
     rows = tf.shape(next(each for each in tf.nest.flatten(x) if each is not None))[0]
-    _of_model(model).update_state(shown, sample_weight=rows)
+    _of_model(model).update_state(loss, sample_weight=rows)
 
 
 def _of_model(model: Any) -> Any:
@@ -104,14 +97,23 @@ def _of_outputs(model: Any) -> list[Any]:
     return list(getattr(model._compile_loss, "metrics", []))
 
 
-def _of_all_rows(step: GlobalStep, mean: Any, values: Any, sample_weight: Any) -> tuple[Any, Any]:
-    """Return the arguments of a ``Mean`` in place of a replica's own values and their weights."""
+def _is_number(value: Any) -> bool:
+    """Return whether a value is a tensor of one float; a variable, as a metric may return it, is none."""
+    return isinstance(value, tf.Tensor) and value.shape.rank == 0 and value.dtype.is_floating
+
+
+def _of_all_rows(keras: Any, step: WorkerStep, mean: Any, values: Any, sample_weight: Any) -> tuple[Any, Any]:
+    """Return the arguments of a ``Mean`` in place of a worker's own values and their weights."""
     is_output = any(mean is each for each in _of_outputs(step.model))  # with weights, if Keras knows a number of rows
     if is_output or (mean is _of_model(step.model) and sample_weight is not None):
-        sample_weight = step.own  # each row counts once
-    elif sample_weight is None:
-        if not may_be_loss(values):
-            return values, None
-        replicas = tf.distribute.get_strategy().num_replicas_in_sync
-        return step.contribution(values) * tf.cast(replicas, values.dtype), None  # each step counts once
-    return (step.shown(values) if is_of_keras(values) else values), sample_weight
+        if _is_number(values) and tf.is_symbolic_tensor(values):  # that of a compute_loss of one's own may be a sum
+            values = tf.math.divide_no_nan(contribution(step, values), tf.cast(step.share, values.dtype))
+        return values, step.own  # each row counts once
+    if not _is_number(values):
+        return values, sample_weight
+    given = isinstance(mean, keras.metrics.MeanMetricWrapper)  # a function in compile
+    own = contribution(step, values, f"the metric {mean.name!r}" if given else "", strict=given)
+    if sample_weight is not None:
+        return step.of_all(own), sample_weight
+    share = tf.cast(step.share, own.dtype)
+    return tf.math.divide_no_nan(own, share), share  # each step counts once

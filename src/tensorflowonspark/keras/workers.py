@@ -1,11 +1,14 @@
 """What the workers that train together agree on: one value, made of those of all, by way of the driver."""
 
 import json
+import operator
 import os
 from collections.abc import Callable
 from typing import Any, Protocol
 
 from tensorflowonspark.keras.session import session
+
+_SEVERAL = "_tfos_several"  # attribute of a strategy
 
 
 class Workers(Protocol):
@@ -29,7 +32,9 @@ def has_several_workers(strategy: Any) -> bool:
 
     if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
         return False
-    return bool(strategy.num_replicas_in_sync > len(strategy.extended.worker_devices))
+    if not hasattr(strategy, _SEVERAL):  # in a step, which comes later, it counts one replica
+        setattr(strategy, _SEVERAL, bool(strategy.num_replicas_in_sync > len(strategy.extended.worker_devices)))
+    return bool(getattr(strategy, _SEVERAL))
 
 
 def connect(workers: Workers) -> None:
@@ -63,13 +68,17 @@ def combine(call: str, value: Any, merge: Callable[[list[Any]], Any] = list) -> 
     return session.workers.combine(call, value, merge) if session.workers else merge([value])
 
 
-def compared(of_all: list[list[tuple[str, bool, Any]]]) -> set[int] | tuple[int, str]:
+def compared(
+    of_all: list[list[tuple[str, bool, Any]]], same: Callable[[Any, Any], bool] = operator.eq
+) -> set[int] | tuple[int, str]:
     """Return the places of the statistics that differ; or if anything else does, the worker and the variable's path.
 
     Parameters
     ----------
     of_all : list
         For each worker its variables: the path, whether it is a statistic, and a value that all should have.
+    same : callable
+        Returns whether two values are equal.
 
     Examples
     --------
@@ -81,7 +90,9 @@ def compared(of_all: list[list[tuple[str, bool, Any]]]) -> set[int] | tuple[int,
     first, *others = of_all
     differing: set[int] = set()
     for worker, other in enumerate(others, 1):
-        places = [place for place, (mine, its) in enumerate(zip(first, other, strict=False)) if mine[2] != its[2]]
+        places = [
+            place for place, (mine, its) in enumerate(zip(first, other, strict=False)) if not same(mine[2], its[2])
+        ]
         harmful = [path for path, is_statistic, _ in map(first.__getitem__, places) if not is_statistic]
         if len(other) != len(first):  # an optimizer that is not built has fewer
             harmful.append(max(first, other, key=len)[min(len(first), len(other))][0])

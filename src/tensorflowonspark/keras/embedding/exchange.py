@@ -165,7 +165,7 @@ def join(strategy: tf.distribute.Strategy, name: str) -> RowExchange | None:
         )
     if not has_several_workers(strategy):
         return None
-    workers = strategy.num_replicas_in_sync
+    workers = int(strategy.num_replicas_in_sync)
     timeout = float(getattr(getattr(strategy, "_tfos_options", None), "timeout_seconds", None) or 0)
     with tf.init_scope(), cpu():
         own = [random.SystemRandom().getrandbits(62), next(_joined)]

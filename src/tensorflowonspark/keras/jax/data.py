@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from tensorflowonspark.errors import SpecError
-from tensorflowonspark.keras.feed_tracking import PassLength, batch_rows, pass_length, planned_rows
+from tensorflowonspark.keras.feed_tracking import PassLength, RowsAhead, batch_rows, pass_length, planned_rows
 from tensorflowonspark.keras.hooks import wrap
 from tensorflowonspark.keras.jax.batches import ENDLESS, UNCOUNTED, Padding, WorkerPass, equal_sized
 from tensorflowonspark.keras.jax.cluster import current, trains_together
@@ -206,11 +206,14 @@ class BatchAdapter:
     def _padding(self) -> Padding:
         """Return what is known of the rows that fill up the batches of the next pass."""
         if reads_feed(self._data):
-            planned = self._data.rows_ahead()
-            return Padding(True, planned, self._data.batch_rows)
+            return Padding(True, _real(self._data.rows_ahead()), self._data.batch_rows)
         if not is_dataset(self._data) or not _is_share(self._data):
             return Padding()
-        return Padding(True, planned_rows(self._data), batch_rows(self._data))
+        return Padding(True, _real(planned_rows(self._data)), batch_rows(self._data))
+
+
+def _real(rows_ahead: RowsAhead | None) -> list[int] | None:
+    return None if rows_ahead is None else [real for real, _ in rows_ahead]
 
 
 def _steps(adapter: Any, data: Any, length: PassLength | None) -> int | str | None:

@@ -186,13 +186,14 @@ class Passes:
             self._end_first_pass()
         return found
 
-    def rows_ahead(self) -> list[int] | None:
-        """Return the number of real rows of each step of the next pass, which come first; None if it is not known."""
+    def rows_ahead(self) -> list[tuple[int, int]] | None:
+        """Return the real rows of each step of the next pass, which come first, and all; None if they are not known."""
         if self._known is None or self.alone:
             return None
         plan, (epoch, step) = self._known[1], self._begin
         plan, _, rest = self._left(plan, epoch, step)
-        return [plan.real_rows(each) for each in range(step - rest.first_step, plan.steps)]
+        real = [(each, plan.real_rows(each)) for each in range(step - rest.first_step, plan.steps)]
+        return [(rows, rows + plan.padding(each)) for each, rows in real]
 
     # ---- the rows
 
