@@ -196,13 +196,15 @@ OWN_LOSSES = {
         + keras.ops.mean(y**2) / model.distribute_strategy.num_replicas_in_sync
     ),
     "that of Keras's guide to VAE": _vae,
-}  # fmt: skip
-REFUSED = {
     "a sum and a mean": lambda model, x, y: keras.ops.sum((x - y) ** 2) + keras.ops.mean(y**2),
     "a sum and a regularizer": lambda model, x, y: (
         keras.ops.sum((x - y) ** 2) + keras.ops.sum(model.trainable_weights[0] ** 2)
     ),
-    "divided by what a worker has": lambda model, x, y: keras.ops.sum((x - y) ** 2) / keras.ops.sum(x),
+    "divided by what all workers have": lambda model, x, y: keras.ops.sum((x - y) ** 2) / keras.ops.sum(x),
+}  # fmt: skip
+REFUSED = {
+    "the root of a mean": lambda model, x, y: keras.ops.sqrt(keras.ops.mean((x - y) ** 2)),
+    "divided by what is trained": lambda model, x, y: keras.ops.sum((x - y) ** 2) / keras.ops.sum(y**2),
 }
 
 

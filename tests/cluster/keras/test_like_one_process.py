@@ -200,25 +200,6 @@ def compiled(share):
 
         test_step = train_step
 
-    def refused():
-        model = share.model("sgd", kind=Foreign, jit_compile=True)
-        x, y, _ = values()
-        calls = {
-            "fit": lambda: model.fit(share.data(x, y)),
-            "evaluate": lambda: model.evaluate(share.data(x, y)),
-            "train_on_batch": lambda: model.train_on_batch(x, y),
-            "test_on_batch": lambda: model.test_on_batch(x, y),
-        }
-        found = {}
-        for name, call in calls.items():
-            try:
-                call() if share.workers > 1 else None
-            except tfos.SpecError as error:
-                found[name] = "has a custom t" in str(error)
-        return found if share.workers > 1 else dict.fromkeys(calls, True)
-
-    yield "compiled, refused", refused
-
 
 def gans(share):
     """Yield what a model learns that has no ``call`` and a ``train_step`` of its own, as Keras's guide writes a GAN."""
@@ -285,7 +266,6 @@ ESSENTIAL = (
     "LossScale, not finite",
     "class weights beside padding",
     "compiled",
-    "compiled, refused",
     "a GAN",
 )
 

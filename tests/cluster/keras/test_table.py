@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from tests.support.keras_table import cells, judging, page, running
-from tests.support.keras_table.columns import COLUMNS, JAX, MIRRORED, MULTI_WORKER, NONE, PARAMETER_SERVER
+from tests.support.keras_table.columns import COLUMNS, JAX, MULTI_WORKER, NONE, PARAMETER_SERVER
 from tests.support.paths import DOCS
 
 PAGE = DOCS / "keras.md"
@@ -29,9 +29,12 @@ def verdicts(spark, tmp_path_factory):
         references.append(running.start_reference(directory, running.chosen(SHARE)))
     if JAX in WANTED:
         references.append(running.start_reference(directory, running.keys_of(JAX, SHARE), backend="jax"))
-    in_one_node = {name: running.keys_of(name, SHARE) for name in (NONE, MIRRORED) if name in WANTED}
-    stalled = running.run_one_node(spark, directory, in_one_node) if in_one_node else {}
-    for name, run in ((MULTI_WORKER, running.run_multi_worker), (PARAMETER_SERVER, running.run_parameter_server)):
+    stalled = {}
+    for name, run in (
+        (NONE, running.run_one_node),
+        (MULTI_WORKER, running.run_multi_worker),
+        (PARAMETER_SERVER, running.run_parameter_server),
+    ):
         if name in WANTED:
             stalled |= {(name, key): text for key, text in run(spark, directory, running.keys_of(name, SHARE)).items()}
     if JAX in WANTED:

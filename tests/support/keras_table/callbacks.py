@@ -5,7 +5,8 @@ import csv
 import keras
 import numpy as np
 
-from tests.support.keras_table.cells import MULTI_WORKER, SYNCHRONOUS, cell, on
+from tests.support.keras_table.cells import SYNCHRONOUS, cell, on
+from tests.support.keras_table.columns import MULTI_WORKER
 from tests.support.keras_table.training import linear, trained, weights_of
 
 CHECKPOINTS = {

@@ -6,7 +6,7 @@ import traceback
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.support.keras_table.columns import COLUMNS, JAX, MULTI_WORKER, PARAMETER_SERVER
+from tests.support.keras_table.columns import COLUMNS, JAX, PARAMETER_SERVER
 
 ALL: dict[str, "Cell"] = {}
 SYNCHRONOUS = tuple(column for column in COLUMNS if column != PARAMETER_SERVER)
@@ -71,7 +71,6 @@ def on(columns, reason):
 
 
 POISONED = ("Collective ops is aborted", "Collective instance", "UnavailableError")  # for the rest of the process
-SEVERAL_REPLICAS = (MULTI_WORKER, "Mirrored")
 
 
 def run_cells(column, keys, directory, worker=0):

@@ -12,11 +12,10 @@ from tests.support.keras_table import rows
 ONE_PROCESS = "one process"
 ONE_PROCESS_ON_JAX = "one process on JAX"
 NONE = "no strategy"
-MIRRORED = "Mirrored"
 MULTI_WORKER = "MultiWorkerMirrored"
 PARAMETER_SERVER = "ParameterServer"
 JAX = "JAX"
-COLUMNS = (MULTI_WORKER, MIRRORED, NONE, PARAMETER_SERVER, JAX)
+COLUMNS = (MULTI_WORKER, NONE, PARAMETER_SERVER, JAX)
 SEVERAL_WORKERS = (MULTI_WORKER, JAX)  # of which each has rows of its own
 
 

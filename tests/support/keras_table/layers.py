@@ -3,8 +3,8 @@
 import keras
 import tensorflow as tf
 
-from tests.support.keras_table.cells import SEVERAL_REPLICAS, cell, on
-from tests.support.keras_table.columns import SEVERAL_WORKERS
+from tests.support.keras_table.cells import cell, on
+from tests.support.keras_table.columns import MULTI_WORKER, SEVERAL_WORKERS
 from tests.support.keras_table.training import trained, weights_of
 
 _STATISTICS = (
@@ -82,7 +82,7 @@ def deterministic(column, name):
     return trained(column, _model(DETERMINISTIC[name]))
 
 
-@cell("Layers", "BatchNormalization", different=on(SEVERAL_REPLICAS, _STATISTICS))
+@cell("Layers", "BatchNormalization", different=on(MULTI_WORKER, _STATISTICS))
 def batch_normalization(column):
     return trained(column, _model(keras.layers.BatchNormalization))
 
@@ -103,12 +103,12 @@ def padded_normalization(column):
     return trained(column, _model(layer), data=column.filled_up())["weights"]
 
 
-@cell("Layers", *DRAWING, different=on(SEVERAL_REPLICAS, _DRAWN))
+@cell("Layers", *DRAWING, different=on(MULTI_WORKER, _DRAWN))
 def drawing(column, name):
     return trained(column, _model(DRAWING[name]))
 
 
-@cell("Layers", "SpatialDropout1D", different=on(SEVERAL_REPLICAS, _DRAWN))
+@cell("Layers", "SpatialDropout1D", different=on(MULTI_WORKER, _DRAWN))
 def spatial(column):
     return trained(column, _sequence(lambda: keras.layers.SpatialDropout1D(0.5, seed=3), keras.layers.Flatten))
 
@@ -129,7 +129,7 @@ def recurrent(column, name):
 
 @cell("Layers", "LSTM, stateful=True")
 def stateful(column):
-    size = 8 if column.name in SEVERAL_REPLICAS else 16
+    size = 8 if column.name == MULTI_WORKER else 16
 
     def build():
         return keras.Sequential(
@@ -252,7 +252,7 @@ def lora(column):
     return trained(column, build)
 
 
-@cell("Layers", "augmentation: RandomFlip, RandomRotation", different=on(SEVERAL_REPLICAS, _DRAWN))
+@cell("Layers", "augmentation: RandomFlip, RandomRotation", different=on(MULTI_WORKER, _DRAWN))
 def augmentation(column):
     drawn = _image(lambda: [keras.layers.RandomFlip(seed=1), keras.layers.RandomRotation(0.4, seed=2)])
     return trained(column, drawn)

@@ -4,13 +4,13 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tests.support.keras_table.cells import SEVERAL_REPLICAS, SYNCHRONOUS, cell, on
-from tests.support.keras_table.columns import SEVERAL_WORKERS
+from tests.support.keras_table.cells import SYNCHRONOUS, cell, on
+from tests.support.keras_table.columns import MULTI_WORKER, SEVERAL_WORKERS
 from tests.support.keras_table.training import linear, mapped, trained, weights_of
 
 _BATCHWISE = (
-    "Keras computes this loss from a batch as a whole, and each replica has its own part of the batch; the mean over "
-    "replicas is not the loss of the whole. What one process gives for batches of the share's size is what this gives."
+    "Keras computes this loss from a batch as a whole, of which each worker has its own part: the loss of the whole "
+    "does not follow from theirs."
 )
 
 
@@ -91,7 +91,14 @@ BATCHWISE = {
 }
 
 
-@cell("Losses", "Circle", "Dice", "Tversky", different=on(SEVERAL_REPLICAS, _BATCHWISE))
+@cell(
+    "Losses",
+    "Circle",
+    "Dice",
+    "Tversky",
+    refused=on(MULTI_WORKER, "is not seen to be a mean or a sum over the rows"),
+    because=_BATCHWISE,
+)
 def batchwise(column, name):
     return trained_with(column, getattr(keras.losses, name)(), *BATCHWISE[name], evaluate=False)
 

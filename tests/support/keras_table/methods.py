@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from tests.support.keras_table import rows
 from tests.support.keras_table.cells import SYNCHRONOUS, cell, on, table
-from tests.support.keras_table.columns import JAX, MIRRORED, SEVERAL_WORKERS
+from tests.support.keras_table.columns import JAX, SEVERAL_WORKERS
 from tests.support.keras_table.datasets import Rows
 from tests.support.keras_table.training import linear, mapped, weights_of
 
@@ -310,11 +310,7 @@ def test_on_batch(column):
     return [model.test_on_batch(*_share(column), return_dict=True) for _ in range(2)]
 
 
-@cell(
-    "on a batch",
-    "predict_on_batch",
-    different=on(MIRRORED, "Keras gives each replica the whole batch: its rows come once for each replica."),
-)
+@cell("on a batch", "predict_on_batch")
 def predict_on_batch(column):
     model = _compiled(column)
     return model.predict_on_batch(column.x[:16])

@@ -5,7 +5,8 @@ import numpy as np
 import tensorflow as tf
 
 from tests.support.keras_table import losses
-from tests.support.keras_table.cells import SEVERAL_REPLICAS, SYNCHRONOUS_ON_TENSORFLOW, cell, on
+from tests.support.keras_table.cells import SYNCHRONOUS_ON_TENSORFLOW, cell, on
+from tests.support.keras_table.columns import MULTI_WORKER
 from tests.support.keras_table.training import in_steps, trained
 from tests.support.networks import misses
 
@@ -185,7 +186,7 @@ def own(column):
     "Metrics",
     "a class of one's own whose state is not a sum",
     different=on(
-        SEVERAL_REPLICAS,
+        MULTI_WORKER,
         "Keras adds up a metric's variables over the replicas. A maximum over all rows is not a sum: make the variable "
         "with aggregation='mean' where that fits, or compute it from what is added up.",
     ),

@@ -6,13 +6,12 @@ import tensorflow as tf
 
 from tests.support.keras_table.cells import (
     ON_TENSORFLOW,
-    SEVERAL_REPLICAS,
     SYNCHRONOUS,
     SYNCHRONOUS_ON_TENSORFLOW,
     cell,
     on,
 )
-from tests.support.keras_table.columns import JAX, PARAMETER_SERVER
+from tests.support.keras_table.columns import JAX, MULTI_WORKER, PARAMETER_SERVER
 from tests.support.keras_table.training import linear, mapped, trained, weights_of
 
 
@@ -273,7 +272,7 @@ def bfloat(column):
     "mixed_float16 by the global policy, with its loss scale",
     tolerance=5e-3,
     different=on(
-        SEVERAL_REPLICAS,
+        MULTI_WORKER,
         "the scale begins at 32,768, and steps whose gradients overflow are skipped: those of a part of a batch are "
         "smaller, so fewer are",
     ),

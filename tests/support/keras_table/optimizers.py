@@ -3,8 +3,8 @@
 import keras
 import numpy as np
 
-from tests.support.keras_table.cells import SEVERAL_REPLICAS, cell, on, table
-from tests.support.keras_table.columns import PARAMETER_SERVER
+from tests.support.keras_table.cells import cell, on, table
+from tests.support.keras_table.columns import MULTI_WORKER, PARAMETER_SERVER
 from tests.support.keras_table.training import trained, weights_of
 
 OPTIMIZERS = (
@@ -56,7 +56,7 @@ def optimizer(column, name):
     "Optimizers",
     "ScheduleFreeAdamW",
     different=on(
-        (*SEVERAL_REPLICAS, PARAMETER_SERVER),
+        (MULTI_WORKER, PARAMETER_SERVER),
         "in one process Keras builds it in the graph of a step, which then sets its momentum to the weights each time",
     ),
 )

@@ -22,9 +22,10 @@ What is different, or refused, with what to do:
 
 | you use | on several workers | do |
 |---|---|---|
-| `BatchNormalization` | each replica normalizes with its own part of the batch | `BatchNormalization(synchronized=True)`, which is equal to one process |
-| `Dropout`, noise, augmentation | each replica draws other numbers | nothing: the weights are equal on all workers |
-| losses of a batch as a whole: `Circle`, `Dice`, `Tversky` | each replica computes that of its own part | compare with one process on batches of that size |
+| `BatchNormalization` | each worker normalizes with its own part of the batch | `BatchNormalization(synchronized=True)`, which is equal to one process |
+| `Dropout`, noise, augmentation | each worker draws numbers of its own, the first one those of one process | nothing: the weights are equal on all workers; a number as `seed` of `keras.random` gives equal ones |
+| losses and metrics of a batch as a whole: `Circle`, `Dice`, `Tversky`, the root of a mean | refused before the first step | a loss of rows, or JAX, which computes them as one process |
+| what a layer of your own keeps of the rows that it sees: a running mean, a codebook, a counter | each worker keeps its own, and floats are averaged after each epoch | `tfos.keras.all_mean(values, rows)`, which is equal to one process, or JAX |
 | a metric of your own whose state is no sum | Keras adds the states up | compute it from sums, or `aggregation="mean"` |
 | arrays that a program builds from its fed rows | TensorFlow divides them among the workers once more; a warning counts the lost rows | `ctx.dataset`, or `AutoShardPolicy.OFF` |
 | several outputs | the losses that Keras shows for each of them count rows alike; weights and metrics are equal | nothing |
@@ -55,12 +56,11 @@ _LEGEND = """## How to read the tables
 | differs | a difference that Keras, TensorFlow or JAX itself makes; the number links to the reason |
 | — | not applicable, or not tried |
 
-`MultiWorkerMirrored` is two nodes with one device each, `Mirrored` one node with two devices, `no strategy` one node,
-`ParameterServer` a chief, a parameter server and a worker, and [`JAX`](jax.md) two nodes of Keras on JAX, which are
-compared with one process of Keras on JAX. All rows come from a DataFrame. The last batch of each training has three
-rows, which two replicas can't share evenly; of the rows to evaluate on, one worker has 7 and the other 24. Three
-workers, a batch size that they can't share evenly, and workers without rows have a test of their own
-(`tests/cluster/keras/test_uneven_batches.py`).
+`MultiWorkerMirrored` is two nodes with one device each, `no strategy` one node, `ParameterServer` a chief, a parameter
+server and a worker, and [`JAX`](jax.md) two nodes of Keras on JAX, which are compared with one process of Keras on JAX.
+All rows come from a DataFrame. The last batch of each training has three rows, which two workers can't share evenly; of
+the rows to evaluate on, one worker has 7 and the other 24. Three workers, a batch size that they can't share evenly,
+and workers without rows have a test of their own (`tests/cluster/keras/test_uneven_batches.py`).
 """
 
 

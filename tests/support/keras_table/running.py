@@ -10,7 +10,6 @@ from tests.support.keras_table import rows
 from tests.support.keras_table.cells import ALL, outcome_file
 from tests.support.keras_table.columns import (
     JAX,
-    MIRRORED,
     MULTI_WORKER,
     NONE,
     ONE_PROCESS,
@@ -51,22 +50,15 @@ def on_jax(args, ctx):
 
 
 def one_node(args, ctx):
-    """Run cells in one node that has two devices: without a strategy, or under MirroredStrategy."""
+    """Run cells in one node, without a strategy."""
     import sys
 
     sys.path.append(args["modules"])
-    import tensorflow as tf
-
-    cpu = tf.config.list_physical_devices("CPU")[0]
-    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
     from tests.support.keras_table import cells
-    from tests.support.keras_table.columns import MIRRORED, NONE, Column
+    from tests.support.keras_table.columns import NONE, Column
 
     cells.load()
-    for name, keys in args["keys"].items():
-        strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]) if name == MIRRORED else None
-        cells.run_cells(Column(name, args["directory"], strategy, ctx), keys, args["directory"])
-        assert name in (MIRRORED, NONE)
+    cells.run_cells(Column(NONE, args["directory"], None, ctx), args["keys"], args["directory"])
 
 
 def parameter_server(args, ctx):
@@ -133,49 +125,32 @@ def run_multi_worker(spark, directory, keys, column=MULTI_WORKER):
 
 def run_parameter_server(spark, directory, keys):
     """Run cells under a ParameterServerStrategy; return those that stalled."""
+    nodes = {"num_workers": 1, "num_ps": 1, "chief": True}
+    return _run_with_all_rows(spark, directory, keys, PARAMETER_SERVER, parameter_server, nodes)
+
+
+def run_one_node(spark, directory, keys):
+    """Run cells in one node; return those that stalled."""
+    return _run_with_all_rows(spark, directory, keys, NONE, one_node, {})
+
+
+def _run_with_all_rows(spark, directory, keys, column, function, nodes):
     stalled = {}
     waiting = list(keys)
     together = [rows.in_one_process(each) for each in (rows.EVEN, rows.UNEVEN)]
     while waiting:
         args = {"modules": MODULES, "directory": str(directory), "keys": waiting}
         try:
-            with tfos.Cluster(spark, parameter_server, args, num_workers=1, num_ps=1, chief=True) as cluster:
+            with tfos.Cluster(spark, function, args, **nodes) as cluster:
                 cluster.train(frame(spark, together[:1]), validation=frame(spark, together[1:]))
                 cluster.join()
             break
         except tfos.ClusterError as error:
-            ended = _first_without(directory, PARAMETER_SERVER, waiting, range(1))
+            ended = _first_without(directory, column, waiting, range(1))
             if ended is None:
                 break
             stalled[ended] = str(error)
             waiting = waiting[waiting.index(ended) + 1 :]
-    return stalled
-
-
-def run_one_node(spark, directory, keys):
-    """Run cells in one node, by column."""
-    stalled = {}
-    keys = {name: list(values) for name, values in keys.items()}
-    while any(keys.values()):
-        args = {"modules": MODULES, "directory": str(directory), "keys": keys}
-        together = [rows.in_one_process(each) for each in (rows.EVEN, rows.UNEVEN)]
-        try:
-            with tfos.Cluster(spark, one_node, args) as cluster:
-                cluster.train(frame(spark, together[:1]), validation=frame(spark, together[1:]))
-                cluster.join()
-            break
-        except tfos.ClusterError as error:
-            for name in (NONE, MIRRORED):
-                if name not in keys:
-                    continue
-                ended = _first_without(directory, name, keys[name], range(1))
-                keys[name] = [] if ended is None else keys[name][keys[name].index(ended) :]
-                if ended is not None:
-                    stalled[name, ended] = str(error)
-                    keys[name] = keys[name][1:]
-                    break
-            else:
-                break
     return stalled
 
 

@@ -148,18 +148,18 @@ def gradient_in_function(place):
     return train_stepping(place, Inner)
 
 
-@program("step_run_eagerly")
+@program("step_run_eagerly", refused="Eager")
 def eagerly(place):
     return train_stepping(place, stepping("Eager"), run_eagerly=True)
 
 
-@program("step_sum_run_eagerly")
+@program("step_sum_run_eagerly", refused="Eager")
 def sum_eagerly(place):
     loss = stepping("Eager", lambda x, y, p: ops.sum(ops.square(_error(y, p))))
     return train_stepping(place, loss, optimizer=lambda: small_sgd(SMALL), run_eagerly=True)
 
 
-@program("step_run_eagerly_with_python_numbers")
+@program("step_run_eagerly_with_python_numbers", refused="Eager")
 def eager_numbers(place):
     """A step that is no graph may compute with numbers of Python."""
 

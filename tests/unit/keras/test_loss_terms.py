@@ -1,64 +1,129 @@
-"""Whether a loss is a mean or a sum over rows is read from its graph; what it does not show is unknown."""
+"""Whether a loss is a mean, a sum or a quotient over rows follows from its operations; anything else is not known."""
 
+import keras
 import pytest
 import tensorflow as tf
 
-from tensorflowonspark.keras.loss_terms import COUNT, FREE, KERAS, MEAN, SUM, UNKNOWN, mark, terms
+from tensorflowonspark.keras.loss_terms import terms
+from tensorflowonspark.keras.row_kinds import MEAN, Found, Of, mark
+from tensorflowonspark.keras.row_operations import found_in, is_total
 
 _WEIGHT = tf.Variable([[1.0], [2.0]])
+_STATE = tf.Variable(0.0)
 
 
 def _rows(x):
     return tf.cast(tf.shape(x)[0], tf.float32)
 
 
-CASES = [
-    (lambda x: tf.reduce_mean(x), {MEAN}),
-    (lambda x: tf.reduce_mean(tf.reduce_sum(x, axis=1)), {MEAN}),
-    (lambda x: tf.reduce_sum(tf.reduce_mean(x, axis=0)), {MEAN}),
-    (lambda x: tf.reduce_mean(x) + tf.reduce_mean(x**2) / 2.0, {MEAN}),
-    (lambda x: tf.sqrt(tf.reduce_mean(x**2)), {UNKNOWN}),  # of the batch as a whole, as the next ones are
-    (lambda x: tf.reduce_mean(x**2) - tf.square(tf.reduce_mean(x)), {UNKNOWN, MEAN}),
-    (lambda x: tf.reduce_mean(x) / tf.reduce_mean(x**2), {UNKNOWN}),
-    (lambda x: tf.reduce_max(x), {UNKNOWN}),
-    (lambda x: tf.reduce_sum(x), {SUM}),
-    (lambda x: tf.nn.l2_loss(x), {SUM}),
-    (lambda x: -tf.reduce_sum(x @ _WEIGHT) / 16.0, {SUM}),
-    (lambda x: 3.0 * tf.add_n([tf.reduce_sum(x), tf.reduce_sum(x**2)]), {SUM}),
-    (lambda x: tf.reduce_sum(x, axis=1), {SUM}),  # its gradient is that of its sum
-    (lambda x: tf.reduce_sum(x) / _rows(x), {MEAN}),
-    (lambda x: tf.reduce_sum(x) * (1.0 / _rows(x)), {MEAN}),
-    (lambda x: tf.reduce_sum(x) / tf.cast(tf.size(x), tf.float32), {MEAN}),
-    (lambda x: tf.reduce_sum(x) / tf.cast(tf.shape(x)[1], tf.float32), {SUM}),
-    (lambda x: _rows(x), {COUNT}),
-    (lambda x: tf.reduce_sum(_WEIGHT**2), set()),
-    (lambda x: tf.reduce_mean(x) + tf.reduce_sum(_WEIGHT**2), {MEAN, FREE}),
-    (lambda x: tf.reduce_sum(x) + tf.reduce_sum(_WEIGHT**2), {SUM, FREE}),
-    (lambda x: tf.reduce_sum(x) + tf.reduce_mean(x), {SUM, MEAN}),
-    (lambda x: tf.reduce_sum(x) / tf.reduce_sum(x**2), {UNKNOWN}),
-    (lambda x: tf.reduce_sum(x) ** 2, {UNKNOWN}),
-    (lambda x: tf.reduce_mean(x) / _rows(x), {UNKNOWN}),
-    (lambda x: tf.reduce_sum(tf.matmul(x, x, transpose_a=True)), {UNKNOWN}),
-    (lambda x: tf.function(tf.reduce_sum)(x), {UNKNOWN}),
-    (lambda x: mark(tf.reduce_sum(x), KERAS), {KERAS}),
-    (lambda x: mark(tf.reduce_sum(x), KERAS) * 2.0 + tf.reduce_mean(x), {KERAS, MEAN}),
-]
+def _mask(x):
+    return tf.cast(x > 0, tf.float32)
 
 
-@pytest.mark.parametrize(("loss", "expected"), CASES)
-def test_the_terms_of_a_loss(loss, expected):
+def _selected(x):
+    return tf.boolean_mask(x, x[:, 0] > 0)
+
+
+def _set_from_rows(x):
+    _STATE.assign(tf.reduce_mean(x))
+    return _STATE.read_value() + 0.0
+
+
+CASES = {
+    Of.MEAN: [
+        lambda x: tf.reduce_mean(x),
+        lambda x: tf.reduce_mean(tf.reduce_sum(x, axis=1)),
+        lambda x: tf.reduce_sum(tf.reduce_mean(x, axis=0)),  # with an axis whose size is not known before
+        lambda x: tf.reduce_mean(x) + tf.reduce_mean(x**2) / 2.0,
+        lambda x: tf.reduce_sum(x) / _rows(x),
+        lambda x: tf.reduce_sum(x) * (1.0 / _rows(x)),
+        lambda x: tf.reduce_sum(x / _rows(x)),
+        lambda x: tf.reduce_sum(x) / tf.cast(tf.size(x), tf.float32),
+        lambda x: tf.reduce_mean(tf.transpose(x)),
+        lambda x: tf.reduce_mean(tf.reshape(x, [-1])),
+        lambda x: tf.reduce_mean(tf.concat([x, tf.zeros_like(x)], axis=0)),
+        lambda x: tf.reduce_mean(x @ _WEIGHT - tf.random.normal(tf.shape(x[:, :1]))),
+        lambda x: tf.reduce_mean(x) + tf.reduce_sum(_WEIGHT**2),
+        lambda x: tf.function(tf.reduce_mean)(x),
+        lambda x: keras.ops.mean(keras.losses.mean_squared_error(x, 2 * x)),
+        lambda x: mark(tf.reduce_sum(x), MEAN) * 2.0 + tf.reduce_mean(x),
+    ],
+    Of.SUM: [
+        lambda x: tf.reduce_sum(x),
+        lambda x: tf.nn.l2_loss(x),
+        lambda x: -tf.reduce_sum(x @ _WEIGHT) / 16.0,
+        lambda x: 3.0 * tf.add_n([tf.reduce_sum(x), tf.reduce_sum(x**2)]),
+        lambda x: tf.reduce_sum(x) / tf.cast(tf.shape(x)[1], tf.float32),
+        lambda x: tf.reduce_sum(tf.matmul(x, x, transpose_a=True)),
+        lambda x: tf.reduce_sum(_selected(x)),
+        lambda x: _rows(x),
+    ],
+    Of.ROWS: [lambda x: tf.reduce_sum(x, axis=1), lambda x: tf.nn.softmax(x)[:, 0]],
+    Of.RATIO: [
+        lambda x: tf.reduce_sum(x * _mask(x)) / tf.reduce_sum(_mask(x)),
+        lambda x: tf.reduce_sum(x * _mask(x)) / tf.maximum(tf.reduce_sum(_mask(x)), 1.0),
+        lambda x: tf.reduce_sum(x * _mask(x)) / (tf.reduce_sum(_mask(x)) + 1e-7),
+        lambda x: tf.math.divide_no_nan(tf.reduce_mean(x * _mask(x)), tf.reduce_mean(_mask(x))),
+        lambda x: tf.reduce_sum(x / tf.reduce_sum(_mask(x))),
+        lambda x: tf.reduce_mean(_selected(x)),
+        lambda x: tf.reduce_mean(tf.gather(x, tf.where(x[:, 0] > 0)[:, 0])),
+    ],
+    Of.FREE: [lambda x: tf.reduce_sum(_WEIGHT**2), lambda x: tf.sqrt(tf.reduce_sum(_WEIGHT**2)) * 3.0],
+    Of.WHOLE: [
+        lambda x: tf.sqrt(tf.reduce_mean(x**2)),
+        lambda x: tf.reduce_mean(x) * tf.reduce_mean(x**2),
+        lambda x: tf.reduce_sum(x) ** 2,
+        lambda x: tf.reduce_max(x),
+        lambda x: tf.reduce_mean((x - tf.reduce_mean(x, axis=0)) ** 2),
+        lambda x: tf.reduce_mean(tf.matmul(x, x, transpose_b=True)),  # of pairs of rows
+    ],
+    Of.OTHER: [
+        lambda x: tf.reduce_mean(x[:2]),
+        lambda x: tf.reduce_mean(tf.py_function(lambda each: each, [x], tf.float32)),
+        _set_from_rows,
+    ],
+}
+
+
+def _found(look, loss):
     found = []
 
-    @tf.function(input_signature=[tf.TensorSpec((None, 2))], autograph=False)
+    @tf.function(input_signature=[tf.TensorSpec((None, None))], autograph=False)
     def step(x):
-        found.append(terms(loss(x)))
+        x = tf.ensure_shape(x, (None, 2))
+        found.append(look(loss(x)))
         return 0
 
     step.get_concrete_function()
-    assert found == [expected]
+    return found[0]
 
 
-def test_without_a_graph_only_losses_of_keras_are_known():
-    assert terms(tf.constant(1.0)) == {UNKNOWN}
-    assert terms(mark(tf.constant(1.0), KERAS)) == {KERAS}
-    assert terms(1.0) == set()
+@pytest.mark.parametrize("kind", CASES)
+def test_what_a_loss_has_of_rows(kind):
+    found = [_found(lambda value: found_in(value).of, loss) for loss in CASES[kind]]
+    assert found == [kind] * len(found)
+
+
+def test_a_linear_combination_is_taken_apart():
+    def loss(x):
+        masked = tf.reduce_sum(x * _mask(x)) / tf.reduce_sum(_mask(x))
+        return tf.reduce_mean(x) - 2.0 * tf.reduce_sum(x) + (masked + tf.reduce_sum(_WEIGHT)) / 4.0
+
+    kinds = []
+
+    @tf.function(input_signature=[tf.TensorSpec((None, 2))], autograph=False)
+    def step(x):
+        found = terms(loss(x), tf.constant(1.0))
+        kinds[:] = [term.found.of for term in found]
+        return [term.factor for term in found]
+
+    factors = [float(each) for each in step(tf.ones((3, 2)))]
+    assert kinds == [Of.MEAN, Of.SUM, Of.RATIO, Of.FREE]
+    assert factors == [1.0, -1.0, 0.25, 0.25]  # what is multiplied by a number is a term itself
+
+
+def test_without_a_graph_only_what_is_marked_is_known():
+    assert found_in(tf.constant(1.0)).of is Of.OTHER
+    assert found_in(mark(tf.constant(1.0), MEAN)).of is Of.MEAN
+    assert found_in(1.0).of is Of.FREE
+    assert not is_total(mark(tf.constant(1.0), Found(Of.OTHER)))

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tensorflowonspark.keras import hooks, metrics, row_weights, steps, tf_keras, trackers
+from tensorflowonspark.keras import hooks, metric_sums, metrics, row_weights, steps, tf_keras, trackers
 from tests.support.padded_batches import (
     BATCH,
     ROWS,
@@ -39,7 +39,7 @@ def install(keras, monkeypatch):
             until_the_end(keras, "Model.train_step", "Model.test_step", "Model.compute_loss")
             until_the_end(keras, "metrics.Mean.update_state", "metrics.Sum.update_state")
             until_the_end(compile_utils, "CompileMetrics.update_state")
-            metrics.skip_padding(compile_utils)
+            metric_sums.skip_padding(compile_utils)
             trackers.track_losses(keras)
             steps.take_steps(keras)
         else:

@@ -47,28 +47,6 @@ def test_generated_sources_go_with_the_process(tmp_path):
 
 
 @pytest.mark.slow
-def test_counts_that_replicas_have_parts_of_lose_nothing():
-    program = """
-from tensorflowonspark.keras import hooks; hooks.install()
-import keras, tensorflow as tf
-devices = [tf.config.LogicalDeviceConfiguration()] * 3
-tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], devices)
-strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1", "CPU:2"])
-with strategy.scope():
-    metric = keras.metrics.MeanIoU(num_classes=2)
-    metric.update_state([0, 0, 1, 1], [0, 1, 0, 1])
-    metric.update_state([0], [0])
-    print(metric.total_cm.numpy().tolist(), end=" ")
-    summed = {"synchronization": tf.VariableSynchronization.ON_READ, "aggregation": tf.VariableAggregation.SUM}
-    count = tf.Variable(0, dtype=tf.int64, **summed)
-    for value in (7, -7):
-        tf.function(lambda: count.assign(value))()
-        print(count.numpy(), [int(part) for part in count._values], end=" ")
-"""
-    assert run_python(program).strip() == "[[2, 1], [1, 1]] 7 [3, 2, 2] -7 [-2, -2, -3]"
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["rows", "weights", "padding", "tokens"])
 def test_tf_keras_divides_losses_by_what_all_replicas_have(kind):
     program = """
