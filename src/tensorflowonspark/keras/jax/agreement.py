@@ -71,7 +71,7 @@ class Agreement:
             self._held = True
 
     def announce(self, call: str) -> None:
-        """Tell the other workers that this one calls a method of a model; an error if they don't call it too."""
+        """Send the other workers that this one calls a method of a model; an error if they don't call it too."""
         if self._in_step:
             self._meet(_STOPS + 1 + _CALLS.index(call), None)
 

@@ -192,7 +192,7 @@ def _check_equal(call: str, what: str, values: list[Any]) -> None:
 
 
 def equal_sized(batches: Iterable[Any], own: WorkerPass, padding: Padding | None = None) -> Iterator[Any]:
-    """Yield a worker's batches with the number of rows on which all workers agree; `Short` ones tell the real rows.
+    """Yield a worker's batches with the number of rows on which all workers agree; `Short` ones mask the real rows.
 
     Parameters
     ----------
@@ -233,7 +233,7 @@ def equal_sized(batches: Iterable[Any], own: WorkerPass, padding: Padding | None
 
 
 def shortened(batch: Any, real: Any, size: int, real_rows: int, parts: int) -> Any:
-    """Return a batch whose first array tells which rows are real, if not all are.
+    """Return a batch whose first array has a mask of the real rows, if not all are.
 
     Parameters
     ----------
