@@ -179,12 +179,15 @@ def wrap(module: ModuleType, name: str, wrapper: Callable[..., Any]) -> None:
         return wrapper(original.__get__(instance), instance, *rest, **kwargs)
 
     setattr(owner, attribute, staticmethod(replacement) if is_static else replacement)
-    if owner is module:
-        _replace_copies(module, attribute, original)
+    if inspect.ismodule(owner):
+        _replace_copies(owner, attribute, original)
 
 
 def _replace_copies(module: ModuleType, name: str, original: Any) -> None:
-    """Replace a function also where another module of the library has imported it by name before."""
+    """Replace a function also where it is defined, and where another module of the library has imported it by name.
+
+    A module of TensorFlow's public names may be made once more later, of the modules that define them.
+    """
     library = module.__name__.partition(".")[0]
     # A copy is made at once; in list(sys.modules.items()) the garbage collector may let another thread import.
     for path, other in sys.modules.copy().items():

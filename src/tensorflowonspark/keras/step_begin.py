@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.keras.saving import outside_scope
+from tensorflowonspark.keras.waiting import measured
 from tensorflowonspark.keras.workers import roles
 
 _GROUP, _KEY = 1_970_000_002, 1  # TensorFlow counts its own groups from 1
@@ -60,11 +61,11 @@ class StepBegin:
         """Send this worker's number of rows, and return those of all workers, float32, shape ``(workers,)``."""
         with tf.device("/device:CPU:0"):
             row = tf.stack([tf.cast(own, tf.float32), tf.constant(self._code), self._stops.value()])
-            table = tf.raw_ops.CollectiveReduceV2(
-                input=tf.one_hot(self.rank, len(self._roles))[:, None] * row, group_size=len(self._roles),
-                group_key=_GROUP, instance_key=_KEY, ordering_token=[], merge_op="Add", final_op="Id",
-                timeout_seconds=self._timeout,
-            )  # fmt: skip
+            own_row = tf.one_hot(self.rank, len(self._roles))[:, None] * row
+            table = measured(own_row, lambda: tf.raw_ops.CollectiveReduceV2(
+                input=own_row, group_size=len(self._roles), group_key=_GROUP, instance_key=_KEY, ordering_token=[],
+                merge_op="Add", final_op="Id", timeout_seconds=self._timeout,
+            ))  # fmt: skip
             kept = [self._table.assign(table), self.rows.assign(table[:, _ROWS])]
             together = tf.reduce_all((table[:, _CODE] == self._code) & (table[:, _STOP] == 0.0))
             with tf.control_dependencies([each for each in kept if tf.is_symbolic_tensor(each)]):

@@ -139,6 +139,11 @@ class _Collectives:
 _collectives = _Collectives()
 
 
+def measured(inputs: Any, build: Callable[[], Any]) -> Any:
+    """Return what `build` returns, which makes a collective of `inputs`, whose time counts as waiting for others."""
+    return _collectives.measured(inputs, build)
+
+
 def _tensors(tf: Any, values: Any) -> list[Any]:
     """Return the tensors of a structure, in which those of several replicas may be one value."""
     flat = tf.nest.flatten(values, expand_composites=True)
@@ -159,7 +164,7 @@ def measure_collectives(tensorflow: ModuleType) -> None:
         if not has_several_workers(strategy):
             return build()
         inputs = [each for each, _destination in value] if isinstance(value, list) else value  # a list is a batch
-        return _collectives.measured(inputs, build)
+        return measured(inputs, build)
 
     for name in ("reduce_to", "batch_reduce_to"):
         wrap(tensorflow, f"distribute.StrategyExtended.{name}", reduce)
