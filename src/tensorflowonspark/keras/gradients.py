@@ -5,23 +5,23 @@ projects them, takes a step with them that it differentiates once more. Gradient
 of a penalty, stay those of the worker's own rows.
 
 The gradient of a loss counts as the loss itself: by the worker's share of the rows if it is a mean over them, whole if
-it is a sum, by what it is divided by if it is a quotient (`loss_terms`). Any other loss is refused.
+it is a sum. What is computed of sums and means is computed once more of those of all workers (`all_rows`), and has the
+gradient of that. Any other loss is refused.
 """
 
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 from contextvars import ContextVar
-from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
 import tensorflow as tf
 
 from tensorflowonspark.errors import SpecError
+from tensorflowonspark.keras.all_rows import computed_from, is_own, of_all_rows
 from tensorflowonspark.keras.collectives import all_sum
 from tensorflowonspark.keras.hooks import setting, wrap
-from tensorflowonspark.keras.loss_terms import Term, terms, total
-from tensorflowonspark.keras.row_kinds import FREE, Found, Of, mark, mark_rows
-from tensorflowonspark.keras.row_operations import found_in, is_trained
+from tensorflowonspark.keras.row_kinds import BY_ROW, FREE, Found, Of, mark, mark_rows
+from tensorflowonspark.keras.row_operations import found_in
 from tensorflowonspark.keras.worker_step import WorkerStep, current_step
 
 _whole = ContextVar("gradients are those of each row by itself", default=False)
@@ -81,10 +81,11 @@ def _applied(step: WorkerStep, gradient: Any) -> Any:
     values = gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
     if not tf.is_symbolic_tensor(values) or found_in(values).of is Of.FREE:
         return gradient
-    found = terms(values, tf.ones_like(values))
-    _refuse_unknown(found, f"{type(step.model).__name__}.train_step: a gradient that its optimizer applies", _WEIGHED)
-    (total_of_all,) = all_sum(step.strategy, [_sum_of(step, found, values.dtype)])
-    return mark_free(total_of_all)
+    found = found_in(values)
+    if found.of not in (Of.SUM, Of.MEAN, Of.TOTAL):
+        raise SpecError(refusal(f"{type(step.model).__name__}.train_step: a gradient that its optimizer applies", found))
+    (of_all,) = of_all_rows(step, [values])
+    return mark_free(of_all)
 
 
 def mark_free(value: Any) -> Any:
@@ -98,70 +99,51 @@ def mark_free(value: Any) -> Any:
 def _weighted(step: WorkerStep, losses: Sequence[Any], given: Any, strict: bool) -> tuple[list[Any], list[Any]]:
     """Return tensors to differentiate in place of losses, and by what the gradient of each is multiplied."""
     factors = tf.nest.flatten(given) if given is not None else list(map(tf.ones_like, losses))
-    found = [term for loss, factor in zip(losses, factors, strict=True) for term in terms(loss, factor)]
-    if strict:
-        _refuse_unknown(found, f"{type(step.model).__name__}.train_step: its loss", _WEIGHED, has_gradient=True)
-    kinds = {term.found.of for term in found}
-    if not kinds <= _WEIGHED:  # a gradient for inputs, of what may have no meaning for all rows
+    found = [found_in(each) for each in losses]
+    unknown = next((each for each in found if each.of not in _WEIGHED), None)
+    if unknown is not None and strict:
+        raise SpecError(refusal(f"{type(step.model).__name__}.train_step: its loss", unknown))
+    if unknown is not None:  # a gradient for inputs, of what may have no meaning for all rows
         return list(losses), factors
-    if kinds <= {Of.MEAN, Of.FREE}:  # without a look into the sum
-        return list(losses), [each * tf.cast(step.share, each.dtype) for each in factors]
-    return [term.tensor for term in found], [
-        term.factor * tf.cast(weight(step, term.found), term.factor.dtype) for term in found
-    ]
+    again = [place for place, each in enumerate(found) if is_own(each)]
+    factors = [each * tf.cast(_weight(step, of), each.dtype) for each, of in zip(factors, found, strict=True)]
+    if not again:
+        return list(losses), factors
+    used, of_used = _gradient_of_all(step, [losses[place] for place in again], [factors[place] for place in again])
+    plain = [place for place in range(len(losses)) if place not in again]
+    return [losses[place] for place in plain] + used, [factors[place] for place in plain] + of_used
 
 
-def _refuse_unknown(found: Sequence[Term], what: str, accepted: Container[Of], *, has_gradient: bool = False) -> None:
-    """Raise `SpecError` if a value is a function of the batch as a whole, or it is not known what it is.
-
-    With a gradient a quotient is one if its divisor has a gradient too.
-    """
-    for term in found:
-        if term.found.of not in accepted:
-            raise SpecError(refusal(what, term.found))
-        if has_gradient and term.found.divisor is not None and is_trained(term.found.divisor):
-            raise SpecError(refusal(what, replace(term.found, why="divided by what the model computes")))
+def _gradient_of_all(step: WorkerStep, losses: Sequence[Any], factors: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+    """Return what losses are computed from that this worker's first run has computed, and their gradients for it."""
+    used = computed_from(losses)
+    with tf.GradientTape() as tape, setting(_whole, True):
+        tape.watch(used)
+        found = tape.gradient(of_all_rows(step, losses), used, factors)
+    pairs = [(each, gradient) for each, gradient in zip(used, found, strict=True) if gradient is not None]
+    return [each for each, _ in pairs], [gradient for _, gradient in pairs]
 
 
-def _sum_of(step: WorkerStep, found: Sequence[Term], dtype: Any) -> Any:
-    return tf.add_n([term.tensor * term.factor * tf.cast(weight(step, term.found), dtype) for term in found])
+_WEIGHED = {Of.FREE, Of.MEAN, Of.SUM, Of.TOTAL, *BY_ROW}
 
 
-_WEIGHED = {Of.FREE, Of.MEAN, Of.SUM, Of.ROWS, Of.PICKED, Of.RATIO}
+def _weight(step: WorkerStep, found: Found) -> tf.Tensor:
+    """Return by what this worker's value is multiplied, so that the sum over the workers is the value of all rows."""
+    return step.any if found.of is Of.SUM or found.of in BY_ROW else step.share
 
 
 def refusal(what: str, found: Found) -> str:
     """Return why a value is refused of which all workers' own do not give that of all rows."""
     place = f" ({found.why})" if found.why else ""
     return (
-        f"{what} is not seen to be a mean or a sum over the rows of a batch, or a quotient of two{place}: of several "
-        "workers each computes it of its own rows, and the value of all rows does not follow from theirs. Compute it "
-        "as a mean (keras.ops.mean) of values of rows, by a class of keras.losses, or as a sum that is divided by "
-        "another, in the step itself, without run_eagerly=True and outside of a tf.function of its own"
+        f"{what} is not seen to be a function of means and sums over the rows of a batch{place}: of several workers "
+        "each computes it of its own rows, and the value of all rows does not follow from theirs. Compute it of means "
+        "and sums (keras.ops.mean, keras.ops.sum) of values of rows, or by a class of keras.losses, in the step "
+        "itself, without run_eagerly=True and outside of a tf.function of its own"
     )
 
 
-def weight(step: WorkerStep, found: Found) -> tf.Tensor:
-    """Return by what this worker's value is multiplied, so that the sum over the workers is the value of all rows."""
-    of = found.base if found.of is Of.RATIO else found.of
-    of_rows = step.share if of in (Of.MEAN, Of.FREE) else step.any
-    if found.divisor is None:
-        return of_rows
-    divisor = tf.cast(found.divisor, tf.float32)
-    of_all = tf.cast(total(found.divisor, lambda each: _of_all(step, each)), tf.float32)
-    return of_rows * tf.math.divide_no_nan(divisor, of_all)
-
-
-def _of_all(step: WorkerStep, value: tf.Tensor) -> tf.Tensor:
-    """Return the sum or mean of all rows that this worker's belongs to."""
-    wide = value if value.dtype.is_floating else tf.cast(value, tf.float32)
-    of_rows = step.share if found_in(value).of is Of.MEAN else step.any
-    return tf.cast(step.of_all(wide * tf.cast(of_rows, wide.dtype)), value.dtype)
-
-
-def contribution(
-    step: WorkerStep, value: Any, what: str = "", *, strict: bool = False, has_gradient: bool = False
-) -> Any:
+def contribution(step: WorkerStep, value: Any, what: str = "", *, strict: bool = False) -> Any:
     """Return what this worker adds to a sum over the workers that is the value of all rows together.
 
     Parameters
@@ -175,18 +157,15 @@ def contribution(
         weighted with its rows.
     strict : bool
         Whether to refuse also what is not known to be a function of the batch as a whole, but may be one.
-    has_gradient : bool
-        Whether the value is a loss.
 
     Raises
     ------
     SpecError
         If it is one.
     """
-    found = terms(value, tf.ones_like(value)) if isinstance(value, tf.Tensor) else []
-    known = bool(found) and all(term.found.of in _WEIGHED for term in found)
-    if what:
-        _refuse_unknown(found, what, _WEIGHED if strict else {*Of} - {Of.WHOLE}, has_gradient=has_gradient)
-    if not known or {term.found.of for term in found} <= {Of.MEAN, Of.FREE}:
-        return value * tf.cast(step.share, value.dtype)
-    return _sum_of(step, found, value.dtype)
+    found = found_in(value)
+    if what and found.of not in _WEIGHED and (strict or found.of is Of.WHOLE):
+        raise SpecError(refusal(what, found))
+    if is_own(found):
+        (value,) = of_all_rows(step, [value])
+    return value * tf.cast(_weight(step, found), value.dtype)

@@ -17,6 +17,7 @@ from typing import Any
 import tensorflow as tf
 
 from tensorflowonspark.errors import SpecError
+from tensorflowonspark.keras.all_rows import is_own, of_all_rows
 from tensorflowonspark.keras.gradients import contribution, refusal
 from tensorflowonspark.keras.hooks import setting, wrap
 from tensorflowonspark.keras.row_kinds import MEAN, Found, Of, mark, mark_rows
@@ -112,7 +113,17 @@ def _of_rows(step: WorkerStep, losses: Any, values: Any) -> Any:
             return as_mean(step, losses, f"the loss {_called.get()}")
         whole = Found(Of.WHOLE, why="one number for the batch, and reduction='none'")
         raise SpecError(refusal(f"the loss {_called.get()}", whole))
-    return losses if tf.is_symbolic_tensor(losses) else _marked(losses, Found(Of.ROWS))
+    return _rows_of_all(step, losses) if tf.is_symbolic_tensor(losses) else _marked(losses, Found(Of.ROWS))
+
+
+def _rows_of_all(step: WorkerStep, losses: Any) -> Any:
+    """Return a loss of each row, in which sums and means over rows are those of all workers' rows."""
+    if not tf.is_symbolic_tensor(losses):
+        return losses
+    found = found_in(losses)
+    if found.of is Of.WHOLE:
+        raise SpecError(refusal(f"the loss {_called.get()}", found))
+    return of_all_rows(step, [losses])[0] if is_own(found) else losses
 
 
 def _marked(value: Any, found: Found) -> Any:
@@ -132,7 +143,7 @@ def as_mean(step: WorkerStep, value: Any, what: str) -> Any:
     if found_in(value).of in (Of.MEAN, Of.FREE):
         return value
     share = tf.cast(step.share, value.dtype)
-    return mark(tf.math.divide_no_nan(contribution(step, value, what, strict=True, has_gradient=True), share), MEAN)
+    return mark(tf.math.divide_no_nan(contribution(step, value, what, strict=True), share), MEAN)
 
 
 def _reduced(
@@ -149,8 +160,7 @@ def _reduced(
         factor = reduce(ops.ones_like(values), weights, mask, reduction, dtype)
         of_rows = step.any if reduction == "sum" else step.share
         return value if by_weight else value * step.of_all(factor * tf.cast(of_rows, factor.dtype))
-    if tf.is_symbolic_tensor(values) and found_in(values).of is Of.WHOLE:
-        raise SpecError(refusal(f"the loss {_called.get()}", found_in(values)))
+    values = _rows_of_all(step, values)
     if not by_weight and mask is None and reduction != "sum":  # the mean over this worker's rows
         loss = reduce(values, weights, mask, reduction, dtype)
         if step.real is None or weights is None:

@@ -4,23 +4,21 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from tensorflowonspark.keras.row_kinds import FREE, REDUCED, Found, Of, entry, not_known, static_value
+from tensorflowonspark.keras.row_kinds import BY_ROW, FREE, TOTALS, Found, Of, entry, not_known, static_value
 
 
 def _transpose(tensor: Any, inputs: Sequence[Any], found: Sequence[Found]) -> Found:
     order, first = static_value(inputs[1]), found[0]
-    if first.of in REDUCED:
-        return first
-    if order is None or first.of not in (Of.ROWS, Of.PICKED):
+    if order is None or first.of not in BY_ROW:
         return not_known(tensor)
     return replace(first, axis=order.tolist().index(first.axis))
 
 
 def _reshape(tensor: Any, _: Sequence[Any], found: Sequence[Found]) -> Found:
     first = found[0]
-    if first.of in REDUCED or first.of is Of.SHAPE:
+    if first.of in TOTALS or first.of is Of.SHAPE:
         return first
-    if first.of not in (Of.ROWS, Of.PICKED) or first.axis or tensor.shape.rank is None:
+    if first.of not in BY_ROW or first.axis or tensor.shape.rank is None:
         return not_known(tensor)
     sizes = tensor.shape.as_list()
     axis = next((axis for axis, size in enumerate(sizes) if size != 1), None)
@@ -29,8 +27,8 @@ def _reshape(tensor: Any, _: Sequence[Any], found: Sequence[Found]) -> Found:
 
 def _expand(tensor: Any, inputs: Sequence[Any], found: Sequence[Found]) -> Found:
     axis, first = static_value(inputs[1]), found[0]
-    if first.of not in (Of.ROWS, Of.PICKED):
-        return first if first.of in REDUCED else _shape_part(tensor, found)
+    if first.of not in BY_ROW:
+        return first if first.of in TOTALS else _shape_part(tensor, found)
     if axis is None or tensor.shape.rank is None:
         return not_known(tensor)
     place = int(axis.reshape(-1)[0]) % tensor.shape.rank
@@ -39,8 +37,8 @@ def _expand(tensor: Any, inputs: Sequence[Any], found: Sequence[Found]) -> Found
 
 def _squeeze(tensor: Any, inputs: Sequence[Any], found: Sequence[Found]) -> Found:
     first, rank = found[0], inputs[0].shape.rank
-    if first.of not in (Of.ROWS, Of.PICKED):
-        return first if first.of in REDUCED else _shape_part(tensor, found)
+    if first.of not in BY_ROW:
+        return first if first.of in TOTALS else _shape_part(tensor, found)
     dims = [int(axis) % rank for axis in tensor.op.get_attr("squeeze_dims")] if rank else []
     if not dims or first.axis in dims:
         return not_known(tensor)
@@ -61,7 +59,7 @@ def _unpack(tensor: Any, inputs: Sequence[Any], found: Sequence[Found]) -> Found
     first, rank = found[0], inputs[0].shape.rank
     if first.of is Of.SHAPE:
         return entry(first) if tensor.value_index == first.axis else FREE
-    if first.of not in (Of.ROWS, Of.PICKED) or rank is None:
+    if first.of not in BY_ROW or rank is None:
         return not_known(tensor)
     axis = tensor.op.get_attr("axis") % rank
     return not_known(tensor) if axis == first.axis else replace(first, axis=first.axis - (axis < first.axis))
@@ -77,7 +75,7 @@ def _strided_slice(tensor: Any, inputs: Sequence[Any], found: Sequence[Found]) -
     }
     if first.of is Of.SHAPE:
         return _entries(tensor, first, begin, end, masks)
-    axis = _sliced_axis(first.axis, rank, begin, strides, masks) if first.of in (Of.ROWS, Of.PICKED) else None
+    axis = _sliced_axis(first.axis, rank, begin, strides, masks) if first.of in BY_ROW else None
     return not_known(tensor) if axis is None else replace(first, axis=axis)
 
 
@@ -115,7 +113,7 @@ def _sliced_axis(axis: int, rank: int, begin: Any, strides: Any, masks: dict[str
 
 def _slice(tensor: Any, inputs: Sequence[Any], found: Sequence[Found]) -> Found:
     begin, size, first = static_value(inputs[1]), static_value(inputs[2]), found[0]
-    whole = first.of in (Of.ROWS, Of.PICKED) and begin is not None and size is not None
+    whole = first.of in BY_ROW and begin is not None and size is not None
     return first if whole and begin[first.axis] == 0 and size[first.axis] == -1 else not_known(tensor)
 
 
@@ -123,14 +121,14 @@ def _split(tensor: Any, inputs: Sequence[Any], found: Sequence[Found]) -> Found:
     place = 0 if tensor.op.type == "Split" else 2
     values, first = inputs[1 - bool(place)], found[1 - bool(place)]
     axis, rank = static_value(inputs[place]), values.shape.rank
-    kept = first.of in (Of.ROWS, Of.PICKED) and axis is not None and rank and int(axis) % rank != first.axis
+    kept = first.of in BY_ROW and axis is not None and rank and int(axis) % rank != first.axis
     return first if kept else not_known(tensor)
 
 
 def _gather(tensor: Any, inputs: Sequence[Any], found: Sequence[Found]) -> Found:  # noqa: PLR0911
     (values, indices, *_), (of_values, of_indices, *_) = inputs, found
     axis = static_value(inputs[2]) if tensor.op.type == "GatherV2" else 0
-    if axis is None or any(each.divisor is not None for each in found):
+    if axis is None:
         return not_known(tensor)
     axis = int(axis)
     if of_values.of is Of.SHAPE:
@@ -141,11 +139,11 @@ def _gather(tensor: Any, inputs: Sequence[Any], found: Sequence[Found]) -> Found
     if batch_dims:
         return Found(Of.ROWS) if of_values.of is of_indices.of is Of.ROWS and not (
             of_values.axis or of_indices.axis) else not_known(tensor)  # fmt: skip
-    if of_values.of is Of.FREE and of_indices.of in (Of.ROWS, Of.PICKED):
+    if of_values.of in {Of.FREE, *TOTALS} and of_indices.of in BY_ROW:
         return replace(of_indices, axis=axis + of_indices.axis) if axis >= 0 else not_known(tensor)
     if of_values.of is Of.ROWS and of_indices.of is Of.PICKED and axis == of_values.axis == 0:
         return Found(Of.PICKED)
-    if of_values.of in (Of.ROWS, Of.PICKED) and of_indices.of is Of.FREE and values.shape.rank:
+    if of_values.of in BY_ROW and of_indices.of is Of.FREE and values.shape.rank:
         axis %= values.shape.rank
         if axis != of_values.axis:
             shift = 0 if axis > of_values.axis else indices.shape.rank - 1
@@ -155,32 +153,32 @@ def _gather(tensor: Any, inputs: Sequence[Any], found: Sequence[Found]) -> Found
 
 def _gather_nd(tensor: Any, _: Sequence[Any], found: Sequence[Found]) -> Found:
     values, indices = found
-    if values.of is Of.FREE and indices.of in (Of.ROWS, Of.PICKED) and not indices.axis:
+    if values.of is Of.FREE and indices.of in BY_ROW and not indices.axis:
         return indices
-    picked = values.of is Of.ROWS and indices.of is Of.PICKED and not values.axis and values.divisor is None
+    picked = values.of is Of.ROWS and indices.of is Of.PICKED and not values.axis
     return Found(Of.PICKED) if picked else not_known(tensor)
 
 
 def _resource_gather(tensor: Any, _: Sequence[Any], found: Sequence[Found]) -> Found:
-    return found[1] if found[1].of in (Of.ROWS, Of.PICKED) else not_known(tensor)
+    return found[1] if found[1].of in BY_ROW else not_known(tensor)
 
 
 def _where(tensor: Any, _: Sequence[Any], found: Sequence[Found]) -> Found:
-    kept = found[0].of is Of.ROWS and found[0].axis == 0 and found[0].divisor is None
+    kept = found[0].of is Of.ROWS and found[0].axis == 0
     return Found(Of.PICKED) if kept else not_known(tensor)
 
 
 def _one_hot(tensor: Any, _: Sequence[Any], found: Sequence[Found]) -> Found:
-    kept = tensor.op.get_attr("axis") == -1 and found[0].of in (Of.ROWS, Of.PICKED)
+    kept = tensor.op.get_attr("axis") == -1 and found[0].of in BY_ROW
     return found[0] if kept else not_known(tensor)
 
 
 def _shape(tensor: Any, _: Sequence[Any], found: Sequence[Found]) -> Found:
     place = tensor.value_index if tensor.op.type == "ShapeN" else 0
     first = found[place]
-    if first.of is Of.FREE or first.of in REDUCED:
+    if first.of is Of.FREE or first.of in TOTALS:
         return FREE
-    if first.of not in (Of.ROWS, Of.PICKED):
+    if first.of not in BY_ROW:
         return not_known(tensor)
     shape = Found(Of.SHAPE, first.axis, is_count=first.of is Of.ROWS)
     return entry(shape) if tensor.op.type == "Size" else shape
@@ -198,14 +196,14 @@ def _broadcast(tensor: Any, inputs: Sequence[Any], found: Sequence[Found]) -> Fo
     first = found[0]
     if first.of is Of.FREE:
         return by_size(tensor, inputs, found)
-    if first.of not in (Of.ROWS, Of.PICKED) or tensor.shape.rank is None or inputs[0].shape.rank is None:
+    if first.of not in BY_ROW or tensor.shape.rank is None or inputs[0].shape.rank is None:
         return not_known(tensor)
     return replace(first, axis=first.axis + tensor.shape.rank - inputs[0].shape.rank)
 
 
 def _kept(tensor: Any, _: Sequence[Any], found: Sequence[Found]) -> Found:
     """Return what repeating values, or filling them up along other axes than that of rows, gives."""
-    return found[0] if found[0].of in (Of.ROWS, Of.PICKED) else not_known(tensor)
+    return found[0] if found[0].of in BY_ROW else not_known(tensor)
 
 
 def _pad(tensor: Any, inputs: Sequence[Any], found: Sequence[Found]) -> Found:

@@ -18,10 +18,7 @@ class Of(Enum):
     SHAPE = "sizes of axes, of which one is the number of rows"
     SUM = "a sum over rows"
     MEAN = "a mean over rows"
-    RATIO = "a sum or mean, divided by another"
-    INVERSE = "one divided by a sum or mean"
-    SEVERAL = "a linear combination of these"
-    GUARDED = "a sum or mean, or a number if that is larger"
+    TOTAL = "computed of sums and means over rows"
     WHOLE = "a function of the batch as a whole"
     OTHER = "unknown"
 
@@ -36,10 +33,8 @@ class Found:
         What it has of rows.
     axis : int
         The axis of rows; for `Of.SHAPE` the entry that is their number.
-    divisor : tf.Tensor or None
-        By which a ratio is divided, and what rows are divided by.
-    base : Of
-        Of a ratio, what is divided: `Of.SUM` or `Of.MEAN`.
+    uses_totals : bool
+        Whether values of rows are computed with sums over rows too: those of this worker alone are others.
     is_count : bool
         Whether a sum is the number of rows, or a shape has that: a sum that it divides is a mean.
     why : str
@@ -48,17 +43,16 @@ class Found:
 
     of: Of
     axis: int = 0
-    divisor: Any = None
-    base: Of = Of.SUM
+    uses_totals: bool = False
     is_count: bool = False
     why: str = ""
 
 
 FREE, SUM, MEAN, COUNT = Found(Of.FREE), Found(Of.SUM), Found(Of.MEAN), Found(Of.SUM, is_count=True)
 OWN_STATE = "_tfos_own_state"  # attribute of the handle of a variable
-TRAINED = "_tfos_trained"  # attribute of a tensor: whether it depends on variables, so that it has a gradient
 MARK = "_tfos_found"  # attribute of a tensor of which this is known
-REDUCED = {Of.SUM, Of.MEAN, Of.RATIO, Of.SEVERAL}
+TOTALS = {Of.SUM, Of.MEAN, Of.TOTAL}
+BY_ROW = {Of.ROWS, Of.PICKED}
 
 
 def mark(tensor: Any, found: Found) -> Any:
@@ -70,7 +64,7 @@ def mark(tensor: Any, found: Found) -> Any:
 def mark_rows(tensor: Any) -> None:
     """Mark what a layer returns: values of rows, if the size of its first axis is not known before."""
     if tf.is_symbolic_tensor(tensor) and has_open_axis(tensor) and not hasattr(tensor, MARK):
-        setattr(mark(tensor, Found(Of.ROWS)), TRAINED, True)
+        mark(tensor, Found(Of.ROWS))
 
 
 def mark_own_state(variable: Any) -> None:
@@ -106,13 +100,6 @@ def has_open_axis(tensor: Any) -> bool:
 def entry(shape: Found) -> Found:
     """Return what the entry of a shape has that is the number of rows, or of those selected."""
     return COUNT if shape.is_count else SUM
-
-
-def quotient(base: Found, divisor: Any) -> Found:
-    """Return what a sum or mean has that is divided by another one."""
-    if getattr(divisor, MARK).is_count and base.of is Of.SUM:
-        return FREE if base.is_count else MEAN
-    return Found(Of.RATIO, divisor=divisor, base=base.of)
 
 
 def of_whole(tensor: Any) -> Found:

@@ -1,8 +1,8 @@
 """What a value has of the rows of a batch, by the operations that compute it.
 
 Operations are followed from what is known to have rows: the batch, what layers return, and what programs make in the
-batch's size. Each operation is known to keep rows apart, to add them up, or to be linear; after any other one nothing
-is known.
+batch's size. Each operation is known to keep rows apart, or to add them up; after any other one nothing is known. What
+is computed of sums and means over rows can be computed once more of those of all workers (`all_rows`).
 """
 
 from collections.abc import Callable, Sequence
@@ -13,13 +13,13 @@ import tensorflow as tf
 
 from tensorflowonspark.keras import row_axes
 from tensorflowonspark.keras.row_kinds import (
+    BY_ROW,
     FREE,
     MARK,
     MEAN,
     OWN_STATE,
-    REDUCED,
     SUM,
-    TRAINED,
+    TOTALS,
     Found,
     Of,
     entry,
@@ -27,12 +27,11 @@ from tensorflowonspark.keras.row_kinds import (
     mark,
     not_known,
     of_whole,
-    quotient,
     static_value,
 )
 
 _BATCHED = 3  # axes of tensors whose matrices are multiplied, each with its own
-SAME = {
+_SAME = {
     "Identity", "StopGradient", "PreventGradient", "CheckNumerics", "Snapshot", "EnsureShape", "Cast", "IdentityN",
     "PlaceholderWithDefault",
 }  # fmt: skip
@@ -63,8 +62,13 @@ _RANDOM = {
     "TruncatedNormal",
 }  # fmt: skip
 _REDUCTIONS = {"Sum", "Mean", "Prod", "Max", "Min", "All", "Any", "ArgMax", "ArgMin", "EuclideanNorm"}
-_LINEAR = {"Add", "AddV2", "AddN", "Sub", "Neg", "Pack", "ConcatV2", "Mul", "RealDiv", "Div", "DivNoNan", "Sum", "Mean"}
-RATIOS = {"RealDiv", "Div", "DivNoNan"}
+_LINEAR = {
+    "Add", "AddN", "AddV2", "ConcatV2", "ExpandDims", "Mean", "Neg", "Pack", "Reshape", "Squeeze", "Sub", "Sum",
+    "Transpose",
+}  # fmt: skip
+_RATIOS = {"RealDiv", "Div", "DivNoNan"}
+_SIZES = {"Rank", "Shape", "ShapeN", "Size"}
+_TOTAL = Found(Of.TOTAL)
 
 
 def found_in(value: Any) -> Found:
@@ -86,38 +90,21 @@ def found_in(value: Any) -> Found:
         if missing:
             pending += missing
         else:
-            setattr(mark(pending.pop(), _derived(tensor)), TRAINED, _is_trained(tensor))
+            mark(pending.pop(), _derived(tensor))
     return getattr(value, MARK)  # type: ignore[no-any-return]
 
 
-def is_trained(tensor: Any) -> bool:
-    """Return whether a tensor, of which it is known what it has of rows, depends on variables, as predictions do."""
-    return bool(getattr(tensor, TRAINED, tf.is_symbolic_tensor(tensor)))
-
-
-def _is_trained(tensor: Any) -> bool:
-    kind = tensor.op.type
-    if kind == "StopGradient" or not tensor.dtype.is_floating:
+def can_be_repeated(op: Any) -> bool:
+    """Return whether an operation gives the same once more, with other values and the same gradient."""
+    attributes = {each.name: each.type for each in op.op_def.attr}
+    has_function = any("func" in kind for kind in attributes.values())
+    if op.op_def.is_stateful or has_function or not hasattr(tf.raw_ops, op.type):
         return False
-    if kind == "Placeholder":
-        outer = _captured(tensor)
-        return outer is not tensor and is_trained(outer)
-    return kind in ("ReadVariableOp", "ResourceGather") or any(map(is_trained, tensor.op.inputs))
-
-
-def is_total(tensor: Any) -> bool:
-    """Return whether the value of all rows follows from the workers' own: see `total`."""
-    if getattr(tensor, MARK, FREE).of in (Of.SUM, Of.MEAN):
+    try:
+        op.get_attr("_gradient_op_type")  # of tf.custom_gradient
+    except ValueError:
         return True
-    if not tf.is_symbolic_tensor(tensor):
-        return False
-    kind, inputs = tensor.op.type, list(tensor.op.inputs)
-    if kind in ("Identity", "Cast"):
-        return is_total(inputs[0])
-    if kind not in ("Add", "AddV2", "Maximum", "Mul"):
-        return False
-    free = [getattr(each, MARK).of is Of.FREE for each in inputs]
-    return sum(free) == 1 and is_total(inputs[free.index(False)])
+    return False
 
 
 def _derived(tensor: Any) -> Found:
@@ -131,18 +118,43 @@ def _derived(tensor: Any) -> Found:
         return unknown
     if all(each.of is Of.FREE for each in found):
         return _read(tensor) if kind == "ReadVariableOp" else FREE
-    if kind in SAME:
-        return found[tensor.value_index] if kind == "IdentityN" else found[0]
     if kind in ("PartitionedCall", "StatefulPartitionedCall"):
         return _called(tensor, found)
-    return _RULES.get(kind, _unknown)(tensor, inputs, found)
+    if kind in _SAME:
+        result = _converted(tensor, found[tensor.value_index] if kind == "IdentityN" else found[0])
+    elif all(each.of in {Of.FREE, *TOTALS} for each in found) and not _are_sizes(tensor, found):
+        result = _combined(tensor, inputs, found)
+    else:
+        result = _RULES.get(kind, _unknown)(tensor, inputs, found)
+    if kind in _SIZES or not any(each.uses_totals or each.of in TOTALS for each in found):
+        return result
+    if result.of in BY_ROW:
+        result = replace(result, uses_totals=True)
+    elif result.of in (Of.SUM, Of.MEAN) and any(each.uses_totals for each in found):
+        result = _TOTAL
+    needs_repeating = result.uses_totals or result.of is Of.TOTAL
+    return not_known(tensor) if needs_repeating and not can_be_repeated(tensor.op) else result
+
+
+def _converted(tensor: Any, found: Found) -> Found:
+    """Return what a value has that is a copy, or is cast: of a sum in whole numbers nothing is a sum."""
+    narrows = tensor.op.type == "Cast" and tensor.op.inputs[0].dtype.is_floating and not tensor.dtype.is_floating
+    return _TOTAL if narrows and found.of in TOTALS else found
+
+
+def _are_sizes(tensor: Any, found: Sequence[Found]) -> bool:
+    """Return whether a tensor is made of numbers of rows, as sizes of axes are."""
+    if tensor.op.type not in ("Pack", "ConcatV2", "ExpandDims", "Reshape", "Squeeze") or not tensor.dtype.is_integer:
+        return False
+    return all(each.is_count or each.of is Of.FREE for each in found)
 
 
 def _of_argument(tensor: Any) -> Found:
     """Return what an argument of a graph has, or what the graph has captured: a batch has an axis of any size."""
     outer = _captured(tensor)
     if outer is not tensor:
-        return found_in(outer) if tf.is_symbolic_tensor(outer) else FREE
+        found = found_in(outer) if tf.is_symbolic_tensor(outer) else FREE
+        return _known_there(tensor, found)
     return Found(Of.ROWS) if has_open_axis(tensor) and tensor.dtype not in (tf.resource, tf.variant) else FREE
 
 
@@ -189,90 +201,57 @@ def _called(tensor: Any, found: Sequence[Found]) -> Found:
     for argument, of_argument in zip(graph.inputs, found, strict=True):
         if not hasattr(argument, MARK):
             mark(argument, of_argument)
-    result = found_in(graph.outputs[tensor.value_index])
-    return result if result.divisor is None and result.of is not Of.SEVERAL else not_known(tensor)
+    return _known_there(tensor, found_in(graph.outputs[tensor.value_index]))
 
 
-def _elementwise(tensor: Any, inputs: Sequence[Any], found: Sequence[Found]) -> Found:  # noqa: PLR0911
-    kind, of = tensor.op.type, [each.of for each in found]
-    if Of.SHAPE in of:
-        return next(each for each in found if each.of is Of.SHAPE)
-    with_rows = [(each, of_each) for each, of_each in zip(inputs, found, strict=True)
-                 if of_each.of in (Of.ROWS, Of.PICKED)]  # fmt: skip
-    if not with_rows:
-        return _combined(tensor, inputs, found)
-    if tensor.shape.rank is None or any(each.shape.rank is None for each, _ in with_rows):
+def _known_there(tensor: Any, found: Found) -> Found:
+    """Return what a tensor has of another graph, in which nothing can be computed once more."""
+    return not_known(tensor) if found.uses_totals or found.of is Of.TOTAL else found
+
+
+def _elementwise(tensor: Any, inputs: Sequence[Any], found: Sequence[Found]) -> Found:
+    sizes = next((each for each in found if each.of is Of.SHAPE), None)
+    if sizes is not None:
+        return sizes
+    by_row = [(each, of_each) for each, of_each in zip(inputs, found, strict=True) if of_each.of in BY_ROW]
+    if tensor.shape.rank is None or any(each.shape.rank is None for each, _ in by_row):
         return not_known(tensor)
-    from_right = {each.shape.rank - of_each.axis for each, of_each in with_rows}
-    kinds = {of_each.of for _, of_each in with_rows}
-    divisors = [of_each.divisor for _, of_each in with_rows if of_each.divisor is not None]
-    others = [of_each for of_each in found if of_each.of not in (Of.ROWS, Of.PICKED, Of.FREE)]
-    if others and not (divisors or len(others) > 1) and len(with_rows) == 1:
-        divisors = _row_divisor(kind, inputs, found)
-        others = [] if divisors else others
-    linear = kind in ("Mul", "Neg") or (kind in RATIOS and found[1].of is Of.FREE)
-    if divisors and not linear and not others and not _row_divisor(kind, inputs, found):
-        return not_known(tensor)
-    if len(from_right) > 1 or any(
-        each.of in REDUCED and not each.is_count for each in others
-    ):  # pairs of rows, or rows beside their mean
-        return of_whole(tensor)
-    if len(kinds) > 1 or others or len(divisors) > 1:
-        return not_known(tensor)
-    return Found(kinds.pop(), tensor.shape.rank - from_right.pop(), divisor=divisors[0] if divisors else None)
-
-
-def _row_divisor(kind: str, inputs: Sequence[Any], found: Sequence[Found]) -> list[Any]:
-    """Return the divisor of rows that an operation divides by a sum or mean of rows."""
-    if kind in RATIOS and found[0].of in (Of.ROWS, Of.PICKED) and found[1].of is not Of.FREE and is_total(inputs[1]):
-        return [inputs[1]]
-    inverse = [each.divisor for each in found if each.of is Of.INVERSE]
-    return inverse if kind == "Mul" and len(inverse) == 1 else []
+    from_right = {each.shape.rank - of_each.axis for each, of_each in by_row}
+    if len(from_right) > 1:
+        return of_whole(tensor)  # pairs of rows
+    kinds = {of_each.of for _, of_each in by_row}
+    return Found(kinds.pop(), tensor.shape.rank - from_right.pop()) if len(kinds) == 1 else not_known(tensor)
 
 
 def _combined(tensor: Any, inputs: Sequence[Any], found: Sequence[Found]) -> Found:  # noqa: PLR0911 - one for each kind
     """Return what an operation of sums and means over rows gives."""
-    kind, of = tensor.op.type, {each.of for each in found}
-    if tensor.dtype.is_integer and all(each.is_count or each.of is Of.FREE for each in found):
-        return next(each for each in found if each.is_count)  # of sizes, as libraries compute them
-    if kind in RATIOS:
-        return _ratio(tensor, inputs, found)
-    if kind in ("Reciprocal", "Inv"):
-        return Found(Of.INVERSE, divisor=inputs[0]) if is_total(inputs[0]) else of_whole(tensor)
-    if kind == "Mul":
-        one, other = found if found[0].of is not Of.FREE else (found[1], found[0])
-        if other.of is Of.FREE:
-            return one
-        inverse, rest = (one, other) if one.of is Of.INVERSE else (other, one)
-        if inverse.of is Of.INVERSE and rest.of in (Of.SUM, Of.MEAN):
-            return quotient(rest, inverse.divisor)
-        return of_whole(tensor)
-    if kind in ("Add", "AddV2", "Maximum") and is_total(tensor) and (kind == "Maximum" or Of.GUARDED in of):
-        return Found(Of.GUARDED)
-    if kind not in _LINEAR or not of <= {Of.FREE, *REDUCED}:
-        return of_whole(tensor)
-    if of == {Of.SUM}:
-        return found[0] if len(found) == 1 else SUM
-    return MEAN if of <= {Of.MEAN, Of.FREE} else found[0] if len(found) == 1 else Found(Of.SEVERAL)
-
-
-def _ratio(tensor: Any, inputs: Sequence[Any], found: Sequence[Found]) -> Found:
-    dividend, divisor = found
-    if divisor.of is Of.FREE:
-        return dividend
-    if not is_total(inputs[1]):
-        return not_known(tensor)
-    if dividend.of is Of.FREE:
-        return Found(Of.INVERSE, divisor=inputs[1])
-    return quotient(dividend, inputs[1]) if dividend.of in (Of.SUM, Of.MEAN) else not_known(tensor)
+    kind = tensor.op.type
+    by_value = kind in _ELEMENTWISE or kind in _SAME or kind in ("Pack", "ConcatV2")
+    if not by_value and any(each.dtype.is_integer and of.of in TOTALS for each, of in zip(inputs, found, strict=True)):
+        return not_known(tensor)  # it may be a size
+    if kind == "Mul" and Of.FREE in (found[0].of, found[1].of):
+        return found[found[0].of is Of.FREE]
+    if kind in _RATIOS and tensor.dtype.is_floating and found[0].of in (Of.SUM, Of.MEAN):
+        if found[1].of is Of.FREE:
+            return found[0]
+        if found[1].is_count and found[0].of is Of.SUM:
+            return FREE if found[0].is_count else MEAN
+    if kind in _LINEAR:
+        values = [of for each, of in zip(inputs, found, strict=True) if each.dtype == tensor.dtype]
+        of = {each.of for each in values}
+        if of == {Of.SUM}:
+            return values[0] if len(values) == 1 else SUM
+        if of <= {Of.MEAN, Of.FREE}:
+            return MEAN
+    return _TOTAL
 
 
 def _reduction(tensor: Any, inputs: Sequence[Any], found: Sequence[Found]) -> Found:  # noqa: PLR0911
     kind, (values, of_axes), first = tensor.op.type, inputs, found[0]
     if first.of is Of.SHAPE:
         return entry(first) if kind == "Prod" else not_known(tensor)
-    if first.of not in (Of.ROWS, Of.PICKED):
-        return first if kind in ("Sum", "Mean") and first.of in REDUCED else not_known(tensor)
+    if first.of not in BY_ROW:
+        return not_known(tensor)
     axes, rank = static_value(of_axes), values.shape.rank
     if axes is None or rank is None:
         return not_known(tensor)
@@ -283,44 +262,37 @@ def _reduction(tensor: Any, inputs: Sequence[Any], found: Sequence[Found]) -> Fo
         return replace(first, axis=first.axis - shift)
     if kind not in ("Sum", "Mean"):
         return of_whole(tensor)
-    if kind == "Sum" or first.of is Of.ROWS:
-        base = SUM if kind == "Sum" else MEAN
-        return base if first.divisor is None else quotient(base, first.divisor)
-    if first.divisor is not None or tensor.graph is not tf.compat.v1.get_default_graph():
-        return not_known(tensor)
-    count = mark(tf.cast(tf.size(values) / tf.maximum(tf.size(tensor), 1), tensor.dtype), SUM)
-    setattr(count, TRAINED, False)
-    return Found(Of.RATIO, divisor=count)
+    if kind == "Sum":
+        return SUM
+    return MEAN if first.of is Of.ROWS else _TOTAL  # of rows that were selected, of which each worker has a number
 
 
 def _l2_loss(tensor: Any, _: Sequence[Any], found: Sequence[Found]) -> Found:
-    plain = found[0].of in (Of.ROWS, Of.PICKED) and found[0].divisor is None
-    return SUM if plain else not_known(tensor)
+    return SUM if found[0].of in BY_ROW else not_known(tensor)
 
 
 def _by_last_axis(tensor: Any, inputs: Sequence[Any], found: Sequence[Found]) -> Found:
     first, rank = found[0], inputs[0].shape.rank
-    kept = first.of in (Of.ROWS, Of.PICKED) and first.divisor is None and rank is not None and first.axis < rank - 1
+    kept = first.of in BY_ROW and rank is not None and first.axis < rank - 1
     return first if kept else not_known(tensor)
 
 
 def _by_row(tensor: Any, _: Sequence[Any], found: Sequence[Found]) -> Found:
     kinds = {each.of for each in found} - {Of.FREE}
-    kept = len(kinds) == 1 and kinds <= {Of.ROWS, Of.PICKED} and found[0].of in kinds
-    return found[0] if kept and not any(each.axis or each.divisor is not None for each in found) else not_known(tensor)
+    kept = len(kinds) == 1 and kinds <= BY_ROW and found[0].of in kinds
+    return found[0] if kept and not any(each.axis for each in found) else not_known(tensor)
 
 
 def _matmul(tensor: Any, inputs: Sequence[Any], found: Sequence[Found]) -> Found:
     (one, other), op = found, tensor.op
-    if any(each.divisor is not None for each in found):
-        return not_known(tensor)
     if op.type == "MatMul":
-        if one.of is Of.ROWS and other.of is Of.FREE:
-            return Found(Of.ROWS, int(op.get_attr("transpose_a")) ^ one.axis) if one.axis == 0 else not_known(tensor)
-        both = one.of is other.of is Of.ROWS and one.axis == other.axis == 0
-        if both and op.get_attr("transpose_a") and not op.get_attr("transpose_b"):
-            return SUM
-        return of_whole(tensor) if one.of is other.of is Of.ROWS else not_known(tensor)
+        inner = [1 - op.get_attr("transpose_a"), int(op.get_attr("transpose_b"))]  # the axes that are added up
+        over = [each.axis == axis for each, axis in zip(found, inner, strict=True)]
+        if one.of is other.of is Of.ROWS:
+            return SUM if all(over) else of_whole(tensor)
+        by_row = one.of is not Of.ROWS
+        plain = found[by_row].of is Of.ROWS and found[not by_row].of in {Of.FREE, *TOTALS} and not over[by_row]
+        return Found(Of.ROWS, int(by_row)) if plain else not_known(tensor)
     ranks = [each.shape.rank or 0 for each in inputs]
     kept = all(of.of is Of.FREE or (of.of is Of.ROWS and of.axis == 0 and rank >= _BATCHED)
                for of, rank in zip(found, ranks, strict=True))  # fmt: skip
@@ -330,7 +302,7 @@ def _matmul(tensor: Any, inputs: Sequence[Any], found: Sequence[Found]) -> Found
 
 def _einsum(tensor: Any, _: Sequence[Any], found: Sequence[Found]) -> Found:
     equation = tensor.op.get_attr("equation").decode()
-    if "." in equation or any(each.of not in (Of.ROWS, Of.FREE) or each.divisor is not None for each in found):
+    if "." in equation or any(each.of not in (Of.ROWS, Of.FREE) for each in found):
         return not_known(tensor)
     given, result = equation.split("->")
     labels = given.split(",")
@@ -356,12 +328,8 @@ def _joined(tensor: Any, inputs: Sequence[Any], found: Sequence[Found]) -> Found
         place = with_count[0]
         start = sum(size or 0 for size in sizes[:place]) + (0 if is_pack else of_values[place].axis)
         return Found(Of.SHAPE, start, is_count=of_values[place].is_count)
-    if kinds <= {Of.FREE, *REDUCED}:
-        return _combined(tensor, values, of_values)
     axes = {each.axis for each in of_values}
-    if len(kinds) > 1 or len(axes) > 1 or kinds - {Of.ROWS, Of.PICKED}:
-        return not_known(tensor)
-    if any(each.divisor is not of_values[0].divisor for each in of_values):
+    if len(kinds) > 1 or len(axes) > 1 or kinds - BY_ROW:
         return not_known(tensor)
     if not is_pack:
         return of_values[0]
