@@ -16,8 +16,8 @@ been imported, in the class that defines the function:
 - `fitting`, `callbacks`: ``fit`` with statistics, files and restored state that all workers share; ``predict``, which
   waits for no other worker; class weights beside sample weights.
 - `pass_steps`: the steps of a pass that Keras begins: those to skip, and their number as it becomes known.
-- `gradients`, `loss_terms`, `row_operations`: gradients that a tape returns are those of all workers' rows, by what a
-  loss is over its rows.
+- `gradients`, `row_operations`, `all_rows`: gradients that a tape returns are those of all workers' rows, by what a
+  loss is over its rows; what is computed of sums and means over rows is that of all workers.
 - `steps`, `optimizers`: gradients are summed outside of the graph that XLA compiles, and first in loops of one's own.
 - `metrics`, `metric_sums`, `trackers`, `losses`: what is reported is that of all workers' real rows.
 - `randomness`: each worker draws numbers of its own.

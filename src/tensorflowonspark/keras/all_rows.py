@@ -142,7 +142,7 @@ def _run(op: Any, inputs: Sequence[Any]) -> list[Any]:
         count = listed if isinstance(listed, int) else len(listed)
         given[name], left = left[:count], left[count:]
     attributes = {name: op.get_attr(name) for name in names[len(op.op_def.input_arg) :]}
-    outputs = tf.nest.flatten(function(**given, **attributes))
+    outputs: list[Any] = tf.nest.flatten(function(**given, **attributes))
     made = outputs[0].op
     if made.type != op.type or any(one is not other for one, other in zip(made.inputs, inputs, strict=True)):
         raise SpecError(f"the operation {op.type} ({op.name}) can't be computed once more")

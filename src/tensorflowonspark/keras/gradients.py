@@ -83,7 +83,9 @@ def _applied(step: WorkerStep, gradient: Any) -> Any:
         return gradient
     found = found_in(values)
     if found.of not in (Of.SUM, Of.MEAN, Of.TOTAL):
-        raise SpecError(refusal(f"{type(step.model).__name__}.train_step: a gradient that its optimizer applies", found))
+        raise SpecError(
+            refusal(f"{type(step.model).__name__}.train_step: a gradient that its optimizer applies", found)
+        )
     (of_all,) = of_all_rows(step, [values])
     return mark_free(of_all)
 

@@ -315,7 +315,7 @@ def _einsum(tensor: Any, _: Sequence[Any], found: Sequence[Found]) -> Found:
     return Found(Of.ROWS, result.index(row)) if row in result else SUM
 
 
-def _joined(tensor: Any, inputs: Sequence[Any], found: Sequence[Found]) -> Found:  # noqa: PLR0911
+def _joined(tensor: Any, inputs: Sequence[Any], found: Sequence[Found]) -> Found:
     """Return what a stack or a concatenation has."""
     op, is_pack = tensor.op, tensor.op.type == "Pack"
     values, of_values = (inputs, found) if is_pack else (inputs[:-1], found[:-1])

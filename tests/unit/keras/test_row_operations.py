@@ -61,7 +61,11 @@ CASES = {
         lambda x: tf.reduce_sum(_selected(x)),
         lambda x: _rows(x),
     ],
-    Of.ROWS: [lambda x: tf.reduce_sum(x, axis=1), lambda x: tf.nn.softmax(x)[:, 0], lambda x: _WEIGHT[::2] @ tf.transpose(x)[:1]],
+    Of.ROWS: [
+        lambda x: tf.reduce_sum(x, axis=1),
+        lambda x: tf.nn.softmax(x)[:, 0],
+        lambda x: tf.matmul(_WEIGHT, x, transpose_a=True, transpose_b=True),
+    ],
     Of.TOTAL: [
         lambda x: tf.reduce_sum(x) * (1.0 / _rows(x)),
         lambda x: tf.reduce_sum(x / _rows(x)),
