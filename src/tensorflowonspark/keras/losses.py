@@ -168,8 +168,8 @@ def _reduced(
         size = tf.cast(tf.size(step.real), loss.dtype)
         return tf.math.divide_no_nan(loss * size, tf.cast(step.own, loss.dtype))
     total = reduce(values, weights, mask, "sum", dtype)
-    if weights is None:  # which exclude padding
-        total *= tf.cast(step.any, total.dtype)
+    any_rows = tf.cast(step.any, total.dtype)  # a batch of padding alone is kept
+    total *= any_rows
     share = tf.cast(step.share, total.dtype)
     if reduction == "sum":
         return tf.math.divide_no_nan(total, share)
@@ -181,6 +181,6 @@ def _reduced(
         if step.real is not None:
             valid *= tf.reshape(tf.cast(step.real, valid.dtype), [-1, *[1] * (valid.shape.rank - 1)])
         per_step = tf.size(values) / tf.maximum(tf.size(mask), 1)  # losses of each time step
-        divisor = ops.sum(valid) * tf.cast(per_step, values.dtype) * tf.cast(step.any, values.dtype)
-    divisor = step.of_all(tf.cast(divisor, total.dtype))
+        divisor = ops.sum(valid) * tf.cast(per_step, values.dtype)
+    divisor = step.of_all(tf.cast(divisor, total.dtype) * any_rows)
     return tf.math.divide_no_nan(tf.math.divide_no_nan(total, divisor), share)
