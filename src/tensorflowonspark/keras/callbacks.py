@@ -3,7 +3,7 @@
 - **The first step.** All workers must begin with the same weights and optimizer; a difference is an error.
 - **Statistics.** In Keras 3 each worker has its own statistics of batches (BatchNorm's moving mean and variance). They
   are averaged over the workers after each epoch and before each evaluation, so that all workers save, evaluate and
-  predict with the same model.
+  predict with the same model. A warning names those of a program's own layers that were different.
 - **The end of an epoch.** What has made the models differ since, as a callback on one worker, is an error. All workers
   end the training at the same step, also if one of them has stopped it.
 - **Files.** All workers have the same callbacks, often with one shared directory. Those that write files run on the
@@ -11,6 +11,7 @@
 - **BackupAndRestore.** Only the chief backs up and restores; it broadcasts the restored state to the others.
 """
 
+import logging
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -24,8 +25,11 @@ from tensorflowonspark.errors import SpecError
 from tensorflowonspark.keras.collectives import assign, broadcast, local_values, reduced
 from tensorflowonspark.keras.exchange import callbacks_in, replaced
 from tensorflowonspark.keras.step_begin import StepBegin
+from tensorflowonspark.keras.sublayers import all_sublayers, own_weights
 from tensorflowonspark.keras.worker_step import is_statistic
 from tensorflowonspark.keras.workers import combine, compared, roles
+
+_log = logging.getLogger(__name__)
 
 
 def differing_statistics(model: keras.Model) -> set[int]:
@@ -166,6 +170,7 @@ class KeepEqual(keras.callbacks.Callback):
     def __init__(self) -> None:
         super().__init__()
         self._equal: dict[int, list[tf.Tensor]] | None = None  # values that all workers have, by the variable's id
+        self._named: set[int] = set()  # the ids of statistics with a warning
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002 - Keras's names
         """Compare the models before the first step; other callbacks, which may restore them, have done so."""
@@ -197,8 +202,29 @@ class KeepEqual(keras.callbacks.Callback):
         chosen = [number for number, count in enumerate(counts.numpy()) if count]
         if chosen:
             weights = [weights[number] for number in chosen]
-            assign(strategy, weights, reduced(strategy, _MEAN, [values[number] for number in chosen]))
-            self._equal.update(zip(map(id, weights), local_values(strategy, weights), strict=True))
+            own = [values[number] for number in chosen]
+            assign(strategy, weights, reduced(strategy, _MEAN, own))
+            averages = local_values(strategy, weights)
+            self._equal.update(zip(map(id, weights), averages, strict=True))
+            self._warn(weights, own, averages)
+
+    def _warn(self, weights: Sequence[Any], values: Sequence[Any], averages: Sequence[Any]) -> None:
+        """Name the statistics of the program's own layers that each worker has computed of its own rows, once."""
+        layers = [each for each in all_sublayers(self.model) if type(each).__module__.partition(".")[0] != "keras"]
+        own = {id(each) for layer in layers for each in own_weights(layer)} - self._named
+        places = [place for place, each in enumerate(weights) if id(each) in own]
+        if not places:
+            return
+        differ = [int(not _nearly(_figures(values[place][0]), _figures(averages[place][0]))) for place in places]
+        (counts,) = reduced(self.model.distribute_strategy, _SUM, [[tf.constant(differ, tf.int32)]])
+        named = [weights[place] for place, count in zip(places, counts.numpy(), strict=True) if count]
+        self._named.update(map(id, named))
+        if named and self.model.distribute_strategy.extended.should_checkpoint:
+            _log.warning(
+                "each worker has computed %s of its own rows, and now all have the average: with "
+                "tfos.keras.all_mean(values, rows) in the layer it is what one process computes (docs/keras.md)",
+                ", ".join(each.path for each in named),
+            )
 
 
 def _floats(weights: Sequence[Any]) -> list[Any]:

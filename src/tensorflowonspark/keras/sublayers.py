@@ -37,6 +37,20 @@ def all_sublayers(layer: Any) -> Iterator[Any]:
             pending.extend(reversed([*direct_sublayers(each)]))
 
 
+def own_weights(layer: Any) -> list[Any]:
+    """Return the weights of a layer that are of none of its sublayers.
+
+    Examples
+    --------
+    >>> import keras
+    >>> model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    >>> own_weights(model), [each.name for each in own_weights(model.layers[0])]
+    ([], ['kernel', 'bias'])
+    """
+    inner = {id(each) for sublayer in direct_sublayers(layer) for each in sublayer.weights}
+    return [each for each in layer.weights if id(each) not in inner]
+
+
 def _layer_class(layer: Any) -> type:
     """Return the class of Keras, or of tf_keras, from which each layer derives."""
     kinds = (kind for kind in type(layer).__mro__ if kind.__name__ == "Layer")

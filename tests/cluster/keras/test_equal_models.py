@@ -76,3 +76,40 @@ def test_workers_begin_with_one_model_and_average_what_steps_change(spark, tmp_p
     # The mean that differed, and for each epoch the mean and the variance together; neither the frozen weights, nor
     # anything that has not changed since.
     assert one[2] == [64, 128, 128]
+
+
+def fit_with_statistics(args, ctx):
+    """Fit layers that keep a statistic of rows: each worker of its own, or all of all."""
+    import keras
+    import tensorflow as tf
+
+    class Remembers(keras.layers.Layer):
+        def __init__(self, mean, name):
+            super().__init__(name=name)
+            self.mean = mean
+
+        def build(self, shape):
+            self.kept = self.add_weight((shape[-1],), "zeros", trainable=False, name="kept")
+
+        def call(self, x, training=False):
+            if training:
+                self.kept.assign(self.mean(x))
+            return x
+
+    def of_all(x):
+        return tfos.keras.all_mean(keras.ops.mean(x, axis=0), keras.ops.shape(x)[0])
+
+    with tf.distribute.MultiWorkerMirroredStrategy().scope():
+        layers = [Remembers(lambda x: keras.ops.mean(x, axis=0), "own"), Remembers(of_all, "all")]
+        layers += [keras.layers.BatchNormalization(), keras.layers.Dense(1)]
+        model = keras.Sequential([keras.Input((3,)), *layers])
+        model.compile("adam", "mse")
+    model.fit(ctx.dataset(16, features="features", label="label"), epochs=2, verbose=0)
+
+
+def test_statistics_that_workers_compute_of_their_own_rows_are_named(spark, caplog):
+    tfos.run(spark, fit_with_statistics, num_workers=2, data=small_frame(spark, [40, 30]))
+    warnings = [each for each in caplog.messages if "of its own rows" in each]
+    assert len(warnings) == 1
+    assert "[worker:0]" in warnings[0]
+    assert "each worker has computed sequential/own/kept of its own rows" in warnings[0]
