@@ -42,6 +42,21 @@ def real_rows(weights: Any) -> tf.Tensor | None:
     return tf.logical_not(tf.reduce_any(padding, axis=0)) if padding else None
 
 
+def have_weight(weights: Any) -> tf.Tensor:
+    """Return a mask of the rows of which any weight is not zero; `weights` as above, some of which can mark padding.
+
+    Examples
+    --------
+    >>> have_weight(np.array([[1.0, 0.0], [0.0, -0.0]], np.float32)).numpy().tolist()
+    [True, False]
+    """
+    found = [
+        tf.reduce_any(tf.not_equal(each, 0), axis=list(range(1, len(each.shape))))
+        for each in map(tf.convert_to_tensor, filter(_can_mark, tf.nest.flatten(weights)))
+    ]
+    return tf.reduce_any(found, axis=0)
+
+
 def _can_mark(weight: Any) -> bool:
     """Return whether a weight is a dense tensor of floats with at least one axis (of TensorFlow's backend)."""
     if not isinstance(weight, (tf.Tensor, np.ndarray)):

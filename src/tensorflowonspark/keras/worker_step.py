@@ -21,7 +21,7 @@ import tensorflow as tf
 
 from tensorflowonspark.keras.collectives import all_sum
 from tensorflowonspark.keras.hooks import place_of, setting, wrap
-from tensorflowonspark.keras.metrics import real_rows
+from tensorflowonspark.keras.metrics import have_weight, real_rows
 from tensorflowonspark.keras.row_operations import is_set_from_rows
 
 _WEIGHT = "sample_weight"
@@ -215,14 +215,20 @@ def prepared(model: Any, data: Any, may_be_empty: bool, planned: Any = None) -> 
         Whether the batch may have no rows, if this worker's data has ended before the others'. It gets one of zeros.
     planned : tf.Tensor, optional
         The real rows of the batch by the feed's plan, which come first, and all of its rows. If the batch has another
-        number, the program has selected rows: then the mark of padding decides, as without a plan.
+        number, the program has selected rows, and if others are marked as padding while those that follow the real ones
+        have weights, it has moved them: then the mark of padding decides, as without a plan.
     """
-    real = real_rows(_weights(data))
+    weights = _weights(data)
+    real = real_rows(weights)
     if planned is not None:
         count = tf.cast(_rows(data), tf.int32)
         of_plan = tf.range(count) < planned[0]
         by_mark = tf.ones([count], tf.bool) if real is None else real
-        real = tf.where(tf.equal(count, planned[1]), of_plan, by_mark)
+        is_whole = tf.equal(count, planned[1])
+        if real is not None:
+            as_many = tf.equal(tf.reduce_sum(tf.cast(real, tf.int32)), planned[0])
+            is_whole &= ~(as_many & tf.reduce_any(have_weight(weights) & ~of_plan))
+        real = tf.where(is_whole, of_plan, by_mark)
     rows = _rows(data) if real is None else tf.reduce_sum(tf.cast(real, tf.float32))
     if not has_fixed_batches(model):
         flat = tf.nest.flatten(data)

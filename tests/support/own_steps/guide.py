@@ -114,7 +114,7 @@ def guide_weights(place):
     return {**found, "evaluated": model.evaluate(data, verbose=0, return_dict=True)}
 
 
-@program("test_step_of_a_root", refused="Evaluates")
+@program("test_step_of_a_root")
 def test_root(place):
     """A ``test_step`` that shows what is no mean over rows."""
 

@@ -135,7 +135,7 @@ def fgsm(place):
     return train_stepping(place, Attacked)
 
 
-@program("fgm_of_a_mean", refused="Attacked")
+@program("fgm_of_a_mean")
 def fgm(place):
     """Inputs are moved by the gradient itself of a mean, which a worker's share of the rows makes larger."""
 

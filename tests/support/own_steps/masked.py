@@ -60,29 +60,29 @@ def masked_by_row(label, pred):
     return ops.sum(by_token(label, pred) * mask, axis=1) / ops.maximum(ops.sum(mask, axis=1), 1.0)
 
 
-@program("compiled_masked_loss", on=BOTH, refused="masked_loss")
+@program("compiled_masked_loss", on=BOTH)
 def compiled(place):
     return place.trained(tagger, place.tokens(), masked_loss)
 
 
-@program("compiled_masked_loss_safe", on=BOTH, refused="masked_loss_safe")
+@program("compiled_masked_loss_safe", on=BOTH)
 def compiled_safe(place):
     return place.trained(tagger, place.tokens(), masked_loss_safe)
 
 
-@program("compiled_masked_loss_and_accuracy", on=BOTH, refused="masked_")
+@program("compiled_masked_loss_and_accuracy", on=BOTH)
 def compiled_accuracy(place):
     return place.trained(tagger, place.tokens(), masked_loss, metrics=[masked_accuracy])
 
 
-@program("compiled_masked_accuracy", on=BOTH, refused="masked_accuracy")
+@program("compiled_masked_accuracy", on=BOTH)
 def accuracy_alone(place):
     """A metric that returns one number for a batch, beside a loss of Keras."""
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     return place.trained(tagger, place.tokens(), loss, metrics=[masked_accuracy])
 
 
-@program("compiled_masked_mean", on=BOTH, refused={JAX: "masked_mean"})
+@program("compiled_masked_mean", on=BOTH)
 def compiled_mean(place):
     return place.trained(tagger, place.tokens(), masked_mean)
 
@@ -121,12 +121,12 @@ def compiled_class(place):
     return place.trained(tagger, place.tokens(), MaskedLoss())
 
 
-@program("compiled_masked_class_reduced", on=BOTH, refused="MaskedLossReduced")
+@program("compiled_masked_class_reduced", on=BOTH)
 def compiled_class_reduced(place):
     return place.trained(tagger, place.tokens(), MaskedLossReduced())
 
 
-@program("compiled_masked_class_call", on=BOTH, refused="MaskedCall")
+@program("compiled_masked_class_call", on=BOTH)
 def compiled_class_call(place):
     return place.trained(tagger, place.tokens(), MaskedCall())
 
@@ -172,8 +172,8 @@ def token_weights_mapped(place):
     return place.trained(tagger, data, loss, weighted_metrics=["accuracy"])
 
 
-def _step(name, loss, refused=None):
-    @program(f"step_{name}", refused=refused)
+def _step(name, loss):
+    @program(f"step_{name}")
     def run(place):
         kind = stepping("TokenLoss", lambda x, y, p: loss(y, p))
         return place.trained(lambda: tagger(kind), place.tokens(), None)
@@ -218,21 +218,21 @@ def _normalized_by_positives(label, pred):
     return ops.sum(by_token(label, pred)) / ops.maximum(ops.sum(positive), 1.0)
 
 
-_step("masked_loss", masked_loss, "TokenLoss")
-_step("masked_loss_safe", masked_loss_safe, "TokenLoss")
+_step("masked_loss", masked_loss)
+_step("masked_loss_safe", masked_loss_safe)
 _step("masked_mean", masked_mean)
 _step("masked_by_row", lambda y, p: ops.mean(masked_by_row(y, p)))
-_step("boolean_mask", _selected, "TokenLoss")
-_step("gather_where", _gathered, "TokenLoss")
-_step("count_nonzero", _by_count_nonzero, "TokenLoss")
+_step("boolean_mask", _selected)
+_step("gather_where", _gathered)
+_step("count_nonzero", _by_count_nonzero)
 _step("masked_by_keras_weights", _by_keras_weights)
 _step("masked_by_keras_mean_weights", _by_keras_mean_weights)
 _step("ignore_class", _by_ignore_class)
-_step("divided_by_positives", _normalized_by_positives, "TokenLoss")
+_step("divided_by_positives", _normalized_by_positives)
 _step("masked_tokens_not_reduced", lambda y, p: 0.02 * by_token(y, p) * ops.cast(ops.not_equal(y, 0), "float32"))
 
 
-@program("step_masked_loss_and_metrics", refused="TokenLoss")
+@program("step_masked_loss_and_metrics")
 def step_metrics(place):
     """The loss of translation in a step of one's own, with trackers that are weighed by tokens."""
 
@@ -278,7 +278,7 @@ def rows_selected(place):
     return place.trained(build, place.dataset(["x", "class"], "y"), None)
 
 
-@program("step_rows_selected_by_loss", refused="HardRows")
+@program("step_rows_selected_by_loss")
 def hard_rows(place):
     """Only rows whose loss is above a number count."""
 
@@ -308,7 +308,7 @@ def rows_weighted(place):
     return place.trained(lambda: Weighs(linear_layers()), place.dataset("x", "y", "w"), "mse")
 
 
-@program("step_mean_by_weights", refused="WeightedMean")
+@program("step_mean_by_weights")
 def mean_by_weights(place):
     """A mean that is divided by the sum of the rows' weights."""
 
@@ -333,12 +333,12 @@ def weighted_binary(y, y_pred):
     return ops.sum(weight * ops.square(y_pred - y)) / ops.sum(weight)
 
 
-@program("compiled_divided_by_class_weights", on=BOTH, refused="weighted_binary")
+@program("compiled_divided_by_class_weights", on=BOTH)
 def class_weights(place):
     return place.trained(line, place.dataset("x", "y"), weighted_binary)
 
 
-@program("compiled_nan_labels_left_out", on=BOTH, refused="without_nan")
+@program("compiled_nan_labels_left_out", on=BOTH)
 def nan_labels(place):
     """Labels that are not known are NaN, and left out by the loss."""
 

@@ -19,7 +19,7 @@ def minus_zero(place):
     return place.trained(line, data, "mse", metrics=["mae"], weighted_metrics=["mse"])
 
 
-@program("weights_of_minus_zero_alone", on=BOTH, refused="weights")
+@program("weights_of_minus_zero_alone", on=BOTH)
 def minus_zero_alone(place):
     """The same, in place of the weights that mark padding."""
     data = place.dataset(["x", "log_p"], "y")
@@ -27,14 +27,14 @@ def minus_zero_alone(place):
     return place.trained(line, data, "mse", metrics=["mae"])
 
 
-@program("weights_left_out", on=BOTH, refused="weights")
+@program("weights_left_out", on=BOTH, refused={JAX: "weights"})
 def left_out(place):
     """A map that leaves out the weights, as autoencoders have it."""
     data = place.dataset("x", "y").map(lambda x, y, w: (x, x))
     return place.trained(lambda: line(4), data, "mse", metrics=["mae"])
 
 
-@program("weights_left_out_own_step", refused="weights")
+@program("weights_left_out_own_step")
 def left_out_own_step(place):
     class Encodes(Stepping):
         def train_step(self, data):
@@ -64,8 +64,15 @@ def wide_weights(place):
     return place.trained(line, data, "mse", weighted_metrics=["mae"])
 
 
-@program("weights_clipped", on=BOTH, refused="weights")
+@program("weights_clipped", on=BOTH)
 def clipped_weights(place):
     """A map that makes the weights of rows at least 0.1 gives padding a weight as well."""
     data = place.dataset("x", "y", "w").map(lambda x, y, w: (x, y, tf.maximum(w, 0.1)))
     return place.trained(line, data, "mse", weighted_metrics=["mae"])
+
+
+@program("rows_turned_by_a_map", on=BOTH)
+def turned(place):
+    """A map that puts the rows of a batch into another order, padding first."""
+    data = place.dataset("x", "y").map(lambda *parts: tuple(each[::-1] for each in parts))
+    return place.trained(line, data, "mse", metrics=["mae"])

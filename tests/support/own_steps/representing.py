@@ -95,7 +95,7 @@ def simclr(place):
     return fit(place, build, place.dataset(["x", "other"]))
 
 
-@program("example_barlow_twins", refused="Twins")
+@program("example_barlow_twins")
 def barlow(place):
     """The correlations of two views over a batch."""
 
@@ -214,7 +214,7 @@ def triplets(place):
     return fit(place, build, place.dataset(["x", "other", "noise"]))
 
 
-@program("example_scan", refused="Clusters")
+@program("example_scan")
 def scan(place):
     """Semantic clustering: consistency of neighbours, and the entropy of the mean over a batch."""
 

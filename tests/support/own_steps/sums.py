@@ -37,13 +37,13 @@ _own("keras_class", lambda x, y, p: keras.losses.Huber()(y[:, None], p))
 _own("keras_class_and_mean", lambda x, y, p: keras.losses.Huber()(y[:, None], p) + ops.mean(ops.square(p)))
 _own("keras_class_sum", lambda x, y, p: keras.losses.Huber(reduction="sum")(y[:, None], p), SMALL)
 _own("row_losses", lambda x, y, p: ops.square(_error(y, p)), SMALL)  # whose gradient is that of their sum
-_own("sum_and_mean", lambda x, y, p: 0.1 * ops.sum(ops.square(_error(y, p))) + ops.mean(ops.abs(p)), SMALL, "OwnLoss")
-_own("exponential_of_mean", lambda x, y, p: ops.exp(ops.mean(ops.abs(_error(y, p)))), SMALL, "OwnLoss")
-_own("logarithm_of_mean", lambda x, y, p: ops.log(ops.mean(ops.square(_error(y, p))) + 1.0), SMALL, "OwnLoss")
-_own("ratio_of_sums", lambda x, y, p: ops.sum(ops.square(_error(y, p))) / ops.sum(ops.abs(y)), refused="OwnLoss")
+_own("sum_and_mean", lambda x, y, p: 0.1 * ops.sum(ops.square(_error(y, p))) + ops.mean(ops.abs(p)), SMALL)
+_own("exponential_of_mean", lambda x, y, p: ops.exp(ops.mean(ops.abs(_error(y, p)))), SMALL)
+_own("logarithm_of_mean", lambda x, y, p: ops.log(ops.mean(ops.square(_error(y, p))) + 1.0), SMALL)
+_own("ratio_of_sums", lambda x, y, p: ops.sum(ops.square(_error(y, p))) / ops.sum(ops.abs(y)))
 _own("largest", lambda x, y, p: ops.max(ops.square(_error(y, p))), SMALL, "OwnLoss")
 _own("median_like", lambda x, y, p: ops.mean(ops.sort(ops.square(_error(y, p)))[:2]), SMALL, "OwnLoss")
-_own("variance", lambda x, y, p: ops.mean(ops.square(_error(y, p))) + ops.var(p), SMALL, "OwnLoss")
+_own("variance", lambda x, y, p: ops.mean(ops.square(_error(y, p))) + ops.var(p), SMALL)
 
 
 class Regularized(Stepping):
@@ -66,7 +66,7 @@ def mean_regularized(place):
     return train_stepping(place, Regularized)
 
 
-@program("step_sum_and_regularizer", refused="RegularizedSum")
+@program("step_sum_and_regularizer")
 def sum_regularized(place):
     return train_stepping(place, RegularizedSum)
 
@@ -196,7 +196,7 @@ def sum_of_means(place):
     return place.trained(lambda: _series_model(kind), _series(place), None)
 
 
-@program("compiled_sum_over_time_of_means", on=BOTH, refused={JAX: "time_and_rows"})
+@program("compiled_sum_over_time_of_means", on=BOTH)
 def compiled_sum_of_means(place):
     return place.trained(_series_model, _series(place), time_and_rows)
 
@@ -244,23 +244,22 @@ class ReturnsWeighted(keras.losses.Loss):
         return ops.mean(values if sample_weight is None else values * sample_weight)
 
 
-def _compiled(name, loss, rate=0.05, on=BOTH, refused=None):
-    @program(f"compiled_{name}", on=on, refused=refused)
+def _compiled(name, loss, rate=0.05):
+    @program(f"compiled_{name}", on=BOTH)
     def run(place):
         return place.trained(line, place.dataset("x", "y"), loss, lambda: small_sgd(rate))
 
 
-# On JAX a batch holds padding, which a function of the whole batch counts.
-_compiled("mean_of_batch", mean_of_batch, refused={JAX: "mean_of_batch"})
-_compiled("sum_of_batch", sum_of_batch, SMALL, refused={JAX: "sum_of_batch"})
-_compiled("call_of_loss_mean", ReturnsMean(), refused={JAX: "ReturnsMean"})
-_compiled("call_of_loss_sum", ReturnsSum(), SMALL, refused={JAX: "ReturnsSum"})
-_compiled("call_of_loss_weighted", ReturnsWeighted(), refused={JAX: "ReturnsWeighted"})
-_compiled("loss_returns_scalar", ReturnsScalar(), refused={JAX: "ReturnsScalar"})
+_compiled("mean_of_batch", mean_of_batch)
+_compiled("sum_of_batch", sum_of_batch, SMALL)
+_compiled("call_of_loss_mean", ReturnsMean())
+_compiled("call_of_loss_sum", ReturnsSum(), SMALL)
+_compiled("call_of_loss_weighted", ReturnsWeighted())
+_compiled("loss_returns_scalar", ReturnsScalar())
 _compiled("values_of_rows", lambda y, p: ops.square(_error(y, p)))
 
 
-@program("compute_loss_mean", on=BOTH, refused={JAX: "OwnLoss"})
+@program("compute_loss_mean", on=BOTH)
 def compute_mean(place):
     class OwnLoss(keras.Sequential):
         def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
@@ -269,7 +268,7 @@ def compute_mean(place):
     return place.trained(lambda: OwnLoss(linear_layers()), place.dataset("x", "y"), None)
 
 
-@program("compute_loss_sum", on=BOTH, refused={JAX: "OwnLoss"})
+@program("compute_loss_sum", on=BOTH)
 def compute_sum(place):
     class OwnLoss(keras.Sequential):
         def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
@@ -279,7 +278,7 @@ def compute_sum(place):
     return place.trained(lambda: OwnLoss(linear_layers()), data, None, lambda: small_sgd(SMALL))
 
 
-@program("compute_loss_of_rows_by_weights", on=BOTH, refused={JAX: "OwnLoss"})
+@program("compute_loss_of_rows_by_weights", on=BOTH)
 def compute_weighted(place):
     """A loss of Keras with the weights of rows."""
 
@@ -290,7 +289,7 @@ def compute_weighted(place):
     return place.trained(lambda: OwnLoss(linear_layers()), place.dataset("x", "y"), None)
 
 
-@program("compute_loss_adds_to_keras", on=BOTH, refused={JAX: "Adds"})
+@program("compute_loss_adds_to_keras", on=BOTH)
 def compute_adds(place):
     class Adds(keras.Sequential):
         def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
@@ -299,8 +298,8 @@ def compute_adds(place):
     return place.trained(lambda: Adds(linear_layers()), place.dataset("x", "y"))
 
 
-def _adds(name, loss, refused=None, rate=0.05):
-    @program(f"add_loss_{name}", on=BOTH, refused={**(refused or {}), JAX: "AddsLoss"})
+def _adds(name, loss, rate=0.05):
+    @program(f"add_loss_{name}", on=BOTH)
     def run(place):
         class AddsLoss(keras.layers.Layer):
             def call(self, x):
@@ -315,4 +314,4 @@ def _adds(name, loss, refused=None, rate=0.05):
 
 _adds("mean", lambda x: 0.1 * ops.mean(ops.square(x)))
 _adds("sum", lambda x: 0.01 * ops.sum(ops.square(x)))
-_adds("root_of_mean", lambda x: 0.1 * ops.sqrt(ops.mean(ops.square(x)) + 1e-6), {TENSORFLOW: "AddsLoss"})
+_adds("root_of_mean", lambda x: 0.1 * ops.sqrt(ops.mean(ops.square(x)) + 1e-6))

@@ -87,7 +87,7 @@ class Padding:
     fed : bool
         Whether the batches come from a feed, which marks such rows with the weight -0.0.
     planned : sequence of int, optional
-        The number of real rows of each batch, if the feed knows it: the first ones, unless marks show as many others.
+        The number of real rows of each batch, if the feed knows it: the first ones, unless a map has moved the others.
     rows : int
         The rows of each of these batches. Of a batch with another number of rows, only the weights show the real ones.
     """
@@ -108,8 +108,10 @@ class Padding:
 
         rows = _rows(keras.tree.flatten(batch))
         if self.planned is not None and number < len(self.planned) and rows == self.rows:
-            real = marked(batch, rows, required=False)  # which the program may have put into another order
-            return real if real.sum() == self.planned[number] else np.arange(rows) < self.planned[number]
+            by_plan = np.arange(rows) < self.planned[number]
+            real = marked(batch, rows, required=False)
+            are_moved = real.sum() == self.planned[number] and _have_weight(batch, ~by_plan)
+            return real if are_moved else by_plan
         if not self.fed and not row_counts.padded:
             return np.ones(rows, bool)
         return marked(batch, rows, required=self.fed)
@@ -127,12 +129,8 @@ def marked(batch: Any, rows: int, *, required: bool) -> Any:
     required : bool
         Whether a batch without weights is refused.
     """
-    import keras
-
-    is_dict = isinstance(batch, dict)
-    weights = batch.get("sample_weight") if is_dict else keras.utils.unpack_x_y_sample_weight(batch)[2]
     real = np.ones(rows, bool)
-    found = [np.asarray(each) for each in keras.tree.flatten(weights) if each is not None]
+    found = _weights(batch)
     for each in found:
         if each.ndim and each.dtype.kind == "f":  # a row of several time steps is padding if all of them are
             real &= ~((each == 0) & np.signbit(each)).reshape(rows, -1).all(axis=1)
@@ -142,6 +140,19 @@ def marked(batch: Any, rows: int, *, required: bool) -> Any:
             "those that fill up a batch: keep them, as in dataset.map(lambda x, y, weights: (..., ..., weights))"
         )
     return real
+
+
+def _have_weight(batch: Any, chosen: Any) -> bool:
+    """Return whether any of the chosen rows has a weight, as rows that fill up a batch have not."""
+    return any(bool(np.any(each[chosen])) for each in _weights(batch) if each.ndim)
+
+
+def _weights(batch: Any) -> list[Any]:
+    import keras
+
+    is_dict = isinstance(batch, dict)
+    weights = batch.get("sample_weight") if is_dict else keras.utils.unpack_x_y_sample_weight(batch)[2]
+    return [np.asarray(each) for each in keras.tree.flatten(weights) if each is not None]
 
 
 def agreed(call: str, own: WorkerPass, group: int) -> WorkerPass:
