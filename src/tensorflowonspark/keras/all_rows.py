@@ -53,9 +53,9 @@ def of_all_rows(step: WorkerStep, values: Sequence[tf.Tensor]) -> list[tf.Tensor
     """
     if step.is_compiled:
         raise SpecError(
-            f"{type(step.model).__name__}: a loss that is neither a mean nor a sum over the rows of a batch needs the "
-            "sums of all workers, which can't be exchanged in what XLA compiles: compile the model without "
-            "jit_compile=True"
+            f"{type(step.model).__name__}: a layer, or a loss that is neither a mean nor a sum over the rows of a "
+            "batch, needs the sums of all workers, which can't be exchanged in what XLA compiles: compile the model "
+            "without jit_compile=True"
         )
     needed = _in_order(values)
     leaves = [each for each in needed if found_in(each).of in (Of.SUM, Of.MEAN)]

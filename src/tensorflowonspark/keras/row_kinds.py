@@ -61,10 +61,15 @@ def mark(tensor: Any, found: Found) -> Any:
     return tensor
 
 
-def mark_rows(tensor: Any) -> None:
-    """Mark what a layer returns: values of rows, if the size of its first axis is not known before."""
-    if tf.is_symbolic_tensor(tensor) and has_open_axis(tensor) and not hasattr(tensor, MARK):
+def mark_rows(tensor: Any) -> Any:
+    """Mark what is not known otherwise, as of what a layer returns: values of rows, if its first axis is open."""
+    if (
+        tf.is_symbolic_tensor(tensor)
+        and has_open_axis(tensor)
+        and getattr(tensor, MARK, not_known(tensor)).of is Of.OTHER
+    ):
         mark(tensor, Found(Of.ROWS))
+    return tensor
 
 
 def mark_own_state(variable: Any) -> None:

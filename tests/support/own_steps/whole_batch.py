@@ -176,3 +176,77 @@ def metric_of_weighted_rows(place):
         return ops.abs(_error(y, y_pred))
 
     return place.trained(network, place.dataset("x", "y", "w"), "mse", weighted_metrics=[error, "mae"])
+
+
+class Deviation(keras.layers.Layer):
+    """Adds the mean deviation of a batch to each row, as discriminators of GANs do."""
+
+    def call(self, x):
+        deviation = ops.mean(ops.sqrt(ops.mean(ops.square(x - ops.mean(x, axis=0)), axis=0) + 1e-6))
+        return ops.concatenate([x, ops.zeros_like(x[:, :1]) + deviation], axis=-1)
+
+
+class Whitened(keras.layers.Layer):
+    """Takes the mean of a batch from its rows."""
+
+    def call(self, x):
+        return (x - ops.mean(x, axis=0)) / (ops.std(x, axis=0) + 0.1)
+
+
+class Neighbours(keras.layers.Layer):
+    """Adds the mean distance to all rows of the batch."""
+
+    def call(self, x):
+        distances = ops.mean(ops.abs(ops.expand_dims(x, 0) - ops.expand_dims(x, 1)), axis=(1, 2))
+        return ops.concatenate([x, ops.expand_dims(distances, -1)], axis=-1)
+
+
+class Scaled(keras.layers.Layer):
+    """Divides by the largest value of a batch."""
+
+    def call(self, x):
+        return x / (ops.max(ops.abs(x)) + 0.1)
+
+
+def _of_layer(kind, *, is_refused=False):
+    @program(
+        f"layer_{kind.__name__.lower()}", on=BOTH, refused={TENSORFLOW: kind.__name__.lower()} if is_refused else None
+    )
+    def run(place):
+        def build():
+            return keras.Sequential([*linear_layers(3), kind(), keras.layers.Dense(1)])
+
+        return place.trained(build, place.dataset("x", "y"), metrics=["mae"])
+
+
+_of_layer(Deviation)
+_of_layer(Whitened)
+_of_layer(Neighbours, is_refused=True)
+_of_layer(Scaled, is_refused=True)
+
+
+@program("layer_of_operations", on=BOTH)
+def of_operations(place):
+    """A model of operations between layers, which are none of them."""
+
+    def build():
+        x = inputs = keras.Input((4,))
+        x = keras.layers.Dense(3)(x)
+        return keras.Model(inputs, keras.layers.Dense(1)(x - ops.mean(x, axis=0)))
+
+    return place.trained(build, place.dataset("x", "y"))
+
+
+@program("layer_of_operations_last", on=BOTH)
+def of_operations_last(place):
+    def build():
+        x = inputs = keras.Input((4,))
+        x = keras.layers.Dense(1)(x)
+        return keras.Model(inputs, x - 0.5 * ops.mean(x, axis=0))
+
+    return place.trained(build, place.dataset("x", "y"))
+
+
+@program("layer_of_operations_own_step")
+def of_operations_own_step(place):
+    return train_stepping(place, stepping("Steps"), lambda: [*linear_layers(3), Whitened(), keras.layers.Dense(1)])
