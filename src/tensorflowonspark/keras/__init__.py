@@ -18,6 +18,7 @@ been imported, in the class that defines the function:
 - `pass_steps`: the steps of a pass that Keras begins: those to skip, and their number as it becomes known.
 - `gradients`, `row_operations`, `all_rows`: gradients that a tape returns are those of all workers' rows, by what a
   loss is over its rows; what is computed of sums and means over rows is that of all workers.
+- `layers`, `batch_statistics`: what layers compute of a batch as a whole, and keep of it, is that of all workers.
 - `steps`, `optimizers`: gradients are summed outside of the graph that XLA compiles, and first in loops of one's own.
 - `metrics`, `metric_sums`, `trackers`, `losses`: what is reported is that of all workers' real rows.
 - `randomness`: each worker draws numbers of its own.

@@ -7,7 +7,9 @@ def all_mean(values: Any, rows: Any) -> Any:
     """Return the mean of all workers' values, each weighted with its number of rows.
 
     A layer that keeps a statistic of the rows that it sees, as a running mean, has a part of each batch on one of
-    several workers. With this function all workers keep what one process keeps.
+    several workers. With this function all workers keep what one process keeps. What a layer assigns to a weight of
+    its own is that of all workers without it, if it is computed of means and sums over rows; a variable of TensorFlow,
+    and what is computed in a ``tf.function`` or ``tf.py_function``, need it.
 
     Parameters
     ----------

@@ -221,8 +221,8 @@ class KeepEqual(keras.callbacks.Callback):
         self._named.update(map(id, named))
         if named and self.model.distribute_strategy.extended.should_checkpoint:
             _log.warning(
-                "each worker has computed %s of its own rows, and now all have the average: with "
-                "tfos.keras.all_mean(values, rows) in the layer it is what one process computes (docs/keras.md)",
+                "each worker has computed %s of its own rows, and now all have the average: computed of means and sums "
+                "over rows, or with tfos.keras.all_mean, it is what one process computes (docs/keras.md)",
                 ", ".join(each.path for each in named),
             )
 

@@ -11,8 +11,6 @@ sum of all workers' gradients would be too large by the number of workers.
 
 import inspect
 from contextvars import ContextVar
-from dataclasses import replace
-from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -22,7 +20,7 @@ from tensorflowonspark.errors import SpecError
 from tensorflowonspark.keras.all_rows import is_own, of_all_rows
 from tensorflowonspark.keras.gradients import contribution, refusal
 from tensorflowonspark.keras.hooks import setting, wrap
-from tensorflowonspark.keras.row_kinds import MEAN, Found, Of, mark, mark_rows
+from tensorflowonspark.keras.row_kinds import MEAN, Found, Of, mark
 from tensorflowonspark.keras.row_operations import found_in
 from tensorflowonspark.keras.row_weights import AVERAGING
 from tensorflowonspark.keras.worker_step import WorkerStep, current_step
@@ -88,37 +86,6 @@ def know_losses(keras: ModuleType) -> None:
     wrap(keras, "Model.compute_loss", compute_loss)
     for name in ("Optimizer", "optimizers.LossScaleOptimizer"):
         wrap(keras, f"{name}.scale_loss", scale_loss)
-
-
-def know_rows(keras: ModuleType) -> None:
-    """Have what layers return be known as values of rows (called after the import of Keras).
-
-    A layer may compute them with sums or means over rows, as a deviation of the batch: those are of all workers' rows.
-    ``BatchNormalization`` is left alone: whether it has those of all workers is an argument of its own.
-    """
-
-    def call(wrapped: Any, layer: Any, /, *args: Any, **kwargs: Any) -> Any:
-        outputs, step = wrapped(*args, **kwargs), current_step()
-        if step is None:
-            return outputs
-        if isinstance(layer, keras.layers.BatchNormalization):
-            return keras.tree.map_structure(mark_rows, outputs)
-        return keras.tree.map_structure(partial(_of_layer_rows, step, layer), outputs)
-
-    wrap(keras, "Layer.__call__", call)
-
-
-def _of_layer_rows(step: WorkerStep, layer: Any, output: Any) -> Any:
-    """Return what a layer returns, in which sums and means over rows are those of all workers' rows."""
-    if not tf.is_symbolic_tensor(output) or not isinstance(output, tf.Tensor):
-        return output
-    found = found_in(output)
-    if found.of is Of.WHOLE:
-        raise SpecError(refusal(f"what the layer {layer.name} returns", found))
-    if found.uses_totals:
-        (output,) = of_all_rows(step, [output])
-        return mark(output, replace(found, uses_totals=False))
-    return mark_rows(output) if found.of is Of.OTHER else output
 
 
 def _is_of_keras(keras: Any, loss: Any) -> bool:

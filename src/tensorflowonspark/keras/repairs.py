@@ -14,6 +14,7 @@ CLASSES = "class weights beside sample weights"
 PADDING = "losses and metrics without padding rows"
 LOSSES = "losses of several workers"
 STATISTICS = "BatchNormalization(synchronized=True) on several workers"
+LAYERS = "what layers compute of a batch on several workers"
 OPTIMIZERS = "an optimizer on several workers"
 SAVING = "saving a model on several workers"
 PATHS = "models that several workers save to one path"
@@ -51,7 +52,8 @@ REPAIRS = (  # in order: functions are replaced before they are wrapped
     _repair("metric_sums:sum_metrics", "keras", LOSSES, "Metric.add_variable", "Model.get_metrics_result",
             "Variable._deferred_initialize"),
     _repair("losses:know_losses", "keras", LOSSES, "Layer.add_loss", "Model.compute_loss", "Optimizer.scale_loss"),
-    _repair("losses:know_rows", "keras", LOSSES, "Layer.__call__"),
+    _repair("layers:know_rows", "keras", LAYERS, "Layer.__call__"),
+    _repair("layers:keep_of_all", "keras", LAYERS, "Variable.assign"),
     _repair("steps:take_steps", "keras", PADDING, *_STEPS, "Model()._losses_override"),
     _repair("gradients:sum_gradients", "tensorflow", LOSSES, "GradientTape.gradient"),
     _repair("worker_step:count_one_replica", "tensorflow", LOSSES, "distribute.Strategy.num_replicas_in_sync"),

@@ -78,6 +78,11 @@ def mark_own_state(variable: Any) -> None:
         setattr(variable.handle, OWN_STATE, True)
 
 
+def is_own_state(variable: Any) -> bool:
+    """Return whether a variable is marked so."""
+    return hasattr(getattr(variable, "handle", None), OWN_STATE)
+
+
 def static_value(tensor: Any) -> Any:
     """Return the value of a tensor that depends on nothing, as an array of NumPy; None if it is not known."""
     value = tf.get_static_value(tensor)

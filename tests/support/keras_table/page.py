@@ -25,7 +25,7 @@ What is different, or refused, with what to do:
 | `BatchNormalization` | each worker normalizes with its own part of the batch | `BatchNormalization(synchronized=True)`, which is equal to one process |
 | `Dropout`, noise, augmentation | each worker draws numbers of its own, the first one those of one process | nothing: the weights are equal on all workers; a number as `seed` of `keras.random` gives equal ones |
 | losses, metrics and layers that compare rows in pairs, sort them or take their largest: `Circle`, SimCLR | refused before the first step | means and sums over rows and any function of these, or JAX, which computes all as one process |
-| what a layer of your own keeps of the rows that it sees: a running mean, a codebook, a counter | each worker keeps its own, and floats are averaged after each epoch; a warning names it | `tfos.keras.all_mean(values, rows)`, which is equal to one process, or JAX |
+| what a layer of your own keeps of the rows that it sees, if it is computed in another way than of means and sums over rows: a running maximum | each worker keeps its own, and floats are averaged after each epoch; a warning names it | means and sums, as for a running mean, a codebook or a counter of rows, which are equal to one process; in a variable of TensorFlow `tfos.keras.all_mean(values, rows)` |
 | a metric of your own whose state is no sum | Keras adds the states up | compute it from sums, or `aggregation="mean"` |
 | arrays that a program builds from its fed rows | TensorFlow divides them among the workers once more; a warning counts the lost rows | `ctx.dataset`, or `AutoShardPolicy.OFF` |
 | several outputs | the losses that Keras shows for each of them count rows alike; weights and metrics are equal | nothing |

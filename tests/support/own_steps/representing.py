@@ -310,15 +310,7 @@ class Codebook(keras.layers.Layer):
         return x + ops.stop_gradient(quantized - x)
 
 
-_CODEBOOK = "a codebook that each worker updates by its own rows, averaged at the end of an epoch (docs/keras.md)"
-
-
-@program(
-    "state_vq_codebook",
-    on=(TENSORFLOW, JAX),
-    different=dict.fromkeys(("/weights/*", "/history/*", "/steps/*"), _CODEBOOK),
-    refused={JAX: "Codebook"},
-)
+@program("state_vq_codebook", on=(TENSORFLOW, JAX))
 def codebook(place):
     def build():
         model = keras.Sequential([Input((4,)), Dense(2), Codebook(), Dense(4)])

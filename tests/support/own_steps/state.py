@@ -11,7 +11,7 @@ ops = keras.ops
 BOTH = (TENSORFLOW, JAX)
 
 _STATE = {
-    "/weights/*": "state that a layer computes from a batch is that of each worker's rows, averaged (docs/keras.md)"
+    "/weights/*": "the largest value of a batch is that of each worker's rows, averaged and named (docs/keras.md)"
 }
 
 
@@ -53,9 +53,9 @@ def _layer(name, update, different=None, refused=None):
         return place.trained(build, place.dataset("x", "y"))
 
 
-_layer("running_mean", lambda kept, x: 0.5 * kept + 0.5 * ops.mean(x, axis=0), _STATE)
+_layer("running_mean", lambda kept, x: 0.5 * kept + 0.5 * ops.mean(x, axis=0))
 _layer("running_maximum", lambda kept, x: ops.maximum(kept, ops.max(x, axis=0)), _STATE)
-_layer("rows_counted", lambda kept, x: kept + ops.sum(ops.ones_like(x), axis=0), _STATE)
+_layer("rows_counted", lambda kept, x: kept + ops.sum(ops.ones_like(x), axis=0))
 _layer("steps_counted", lambda kept, x: kept + 1)
 
 
