@@ -103,6 +103,8 @@ def _again(step: WorkerStep, tensor: tf.Tensor, known: dict[int, Any]) -> tf.Ten
     """Return what a tensor is with other values in place of its inputs."""
     op, values = tensor.op, {id(each) for each in _inputs(tensor.op)}
     inputs = [known.get(id(each), each) if id(each) in values else each for each in op.inputs]
+    if not any(found_in(each).of in (BY_ROW | TOTALS) for each in op.inputs):
+        raise _unrepeatable(op)
     picked = [value for value, each in zip(inputs, op.inputs, strict=True) if found_in(each).of is Of.PICKED]
     if found_in(tensor).of in BY_ROW or not any(found_in(each).of in BY_ROW for each in op.inputs):
         return _run(op, inputs)[tensor.value_index]
@@ -145,5 +147,12 @@ def _run(op: Any, inputs: Sequence[Any]) -> list[Any]:
     outputs: list[Any] = tf.nest.flatten(function(**given, **attributes))
     made = outputs[0].op
     if made.type != op.type or any(one is not other for one, other in zip(made.inputs, inputs, strict=True)):
-        raise SpecError(f"the operation {op.type} ({op.name}) can't be computed once more")
+        raise _unrepeatable(op)
     return outputs
+
+
+def _unrepeatable(op: Any) -> SpecError:
+    return SpecError(
+        f"the operation {op.type} ({op.name}) can't be computed once more of the sums of all workers: compute the "
+        "loss, or what the layer returns, in another way"
+    )

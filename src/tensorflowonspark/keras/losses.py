@@ -79,7 +79,8 @@ def know_losses(keras: ModuleType) -> None:
 
     def scale_loss(wrapped: Any, _optimizer: Any, /, loss: Any) -> Any:
         scaled = wrapped(loss)
-        return scaled if current_step() is None else _marked(scaled, found_in(loss))
+        is_plain = current_step() is None or tf.is_symbolic_tensor(scaled)  # else no operation shows what it is
+        return scaled if is_plain else _marked(scaled, found_in(loss))
 
     wrap(keras, "Layer.add_loss", add_loss)
     wrap(keras, "Loss.__call__", call)

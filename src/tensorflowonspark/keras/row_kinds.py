@@ -80,7 +80,8 @@ def mark_own_state(variable: Any) -> None:
 
 def is_own_state(variable: Any) -> bool:
     """Return whether a variable is marked so."""
-    return hasattr(getattr(variable, "handle", None), OWN_STATE)
+    is_mirrored = isinstance(variable, tf.distribute.DistributedValues)
+    return not is_mirrored and hasattr(getattr(variable, "handle", None), OWN_STATE)
 
 
 def static_value(tensor: Any) -> Any:
