@@ -13,9 +13,9 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
-from tensorflowonspark.driver.feed.job import node_endpoints
 from tensorflowonspark.driver.feed.progress import describe_others
 from tensorflowonspark.driver.nodes import Node, NodeState
+from tensorflowonspark.driver.sharing.manifest import node_endpoints
 from tensorflowonspark.driver.spark.jobs import first_cause, not_computed
 from tensorflowonspark.errors import FeedError
 from tensorflowonspark.feed_messages import CacheMode, PartRef, PartSummary, Split
