@@ -99,6 +99,7 @@ lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo --no-cache
+	$(BIN)/lint-imports tools/importlinter_types.toml --no-logo --no-cache
 
 # The same short set of tests with each combination of Python, Spark and TensorFlow; writes docs/compatibility.md.
 # ARGS="--corners" runs three of them, ARGS="--next" pre-releases, ARGS="--help" lists the options.

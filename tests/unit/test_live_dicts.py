@@ -10,7 +10,7 @@ from types import ModuleType
 import pytest
 
 from tensorflowonspark.bytecode import bytecode_problem
-from tensorflowonspark.driver.feed.scheduler import StepScheduler
+from tensorflowonspark.driver.sharing.scheduler import StepScheduler
 from tensorflowonspark.keras import hooks
 from tensorflowonspark.keras.private_names import Use
 from tensorflowonspark.keras.sublayers import direct_sublayers

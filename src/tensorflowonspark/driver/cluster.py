@@ -18,7 +18,7 @@ from tensorflowonspark.driver.cluster_view import ClusterView
 from tensorflowonspark.driver.dashboard.page import check_report_path
 from tensorflowonspark.driver.feed.data import FeedSettings, feed_request
 from tensorflowonspark.driver.feed.inference import infer, wait_until_served
-from tensorflowonspark.driver.feed.job import FeedRequest, check_frame, node_endpoints
+from tensorflowonspark.driver.feed.job import FeedRequest, check_frame
 from tensorflowonspark.driver.feed.structured_streaming import StreamingFeed
 from tensorflowonspark.driver.imports import expect_imports
 from tensorflowonspark.driver.nodes import Node
@@ -31,6 +31,7 @@ from tensorflowonspark.driver.program import (
 )
 from tensorflowonspark.driver.restart import RestartController
 from tensorflowonspark.driver.results import Results
+from tensorflowonspark.driver.sharing.manifest import node_endpoints
 from tensorflowonspark.driver.spark.backend import Backend, SparkBackend, is_remote
 from tensorflowonspark.driver.spark.batch_rdd import BatchRDD
 from tensorflowonspark.driver.spark.partitions import spread

@@ -14,10 +14,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from tensorflowonspark.config import Role
-from tensorflowonspark.driver.feed.job import node_endpoints
-from tensorflowonspark.driver.feed.manifest import build_manifests
-from tensorflowonspark.driver.feed.scheduler import StepScheduler
 from tensorflowonspark.driver.nodes import Node
+from tensorflowonspark.driver.sharing.manifest import build_manifests, node_endpoints
+from tensorflowonspark.driver.sharing.scheduler import StepScheduler
 from tensorflowonspark.errors import FailureKind
 from tensorflowonspark.feed_messages import (
     FeedComplete,

@@ -13,8 +13,6 @@ from enum import Enum
 from functools import cache
 from typing import Any, Protocol
 
-from tensorflowonspark.keras.session import session
-
 _LENGTH, _ROWS = "_tensorflowonspark_length", "_tensorflowonspark_rows"
 _EQUAL, _AHEAD = "_tensorflowonspark_equal", "_tensorflowonspark_ahead"
 _DROPPING = ("Filter", "IgnoreErrors", "Skip", "Take", "Unique")  # in the names of classes of datasets
@@ -168,15 +166,20 @@ class StatePass:
     @contextmanager
     def begin() -> Iterator["StatePass"]:
         """Have feeds return real rows only for the duration of a context."""
-        session.state_passes.append(StatePass())
+        _state_passes.append(StatePass())
         try:
-            yield session.state_passes[-1]
+            yield _state_passes[-1]
         finally:
-            session.state_passes.pop()
+            _state_passes.pop()
+
+
+# The layers that adapt at this time, the innermost one last. It is the process's: a feed may return its rows in another
+# thread than that in which the layer adapts.
+_state_passes: list[StatePass] = []
 
 
 def state_pass() -> bool:
     """Note that a feed returns rows, or would if it had any; return whether that is for a layer that adapts."""
-    for each in session.state_passes:
+    for each in _state_passes:
         each.fed = True
-    return bool(session.state_passes)
+    return bool(_state_passes)

@@ -21,13 +21,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from tensorflowonspark.keras.hooks import setting, wrap
+from tensorflowonspark.keras.hooks import wrap
 from tensorflowonspark.keras.metric_sums import StepLogs
-from tensorflowonspark.keras.session import session
 from tensorflowonspark.keras.shards import PlannedIterator
 from tensorflowonspark.keras.step_begin import StepBegin
 from tensorflowonspark.keras.steps import can_be_called, refuse_float8
-from tensorflowonspark.keras.worker_step import WorkerStep, prepared, taking, within
+from tensorflowonspark.keras.worker_step import WorkerStep, building, prepared, taking, within
 from tensorflowonspark.keras.workers import has_several_workers
 
 
@@ -174,7 +173,7 @@ def _build(wrapped: Any, model: Any, /, iterator: Any = None, data_batch: Any = 
         except TypeError:  # Keras may still build it
             pass
     if can_be_called(model):
-        with setting(session.building, True), _ragged_kept(data_batch):
+        with building(), _ragged_kept(data_batch):
             wrapped(iterator=iterator, data_batch=data_batch)
 
 

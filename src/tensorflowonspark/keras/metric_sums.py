@@ -19,8 +19,7 @@ from tensorflowonspark.keras.hooks import setting, wrap
 from tensorflowonspark.keras.metrics import have_rows, real_rows, update_on
 from tensorflowonspark.keras.row_kinds import mark_own_state
 from tensorflowonspark.keras.saving import outside_scope
-from tensorflowonspark.keras.session import session
-from tensorflowonspark.keras.worker_step import WorkerStep, current_step
+from tensorflowonspark.keras.worker_step import WorkerStep, current_step, is_building
 from tensorflowonspark.keras.workers import has_several_workers
 
 _NARROW = {tf.float16, tf.bfloat16, tf.float32}
@@ -61,7 +60,7 @@ def skip_padding(compile_utils: ModuleType) -> None:
         if not container.built:
             container.build(y_true, y_pred)
         # Keras builds a model in a stateless scope, which records the assigned values.
-        update_on(real, wrapped, y_true, y_pred, sample_weight, at_once=session.building.get())
+        update_on(real, wrapped, y_true, y_pred, sample_weight, at_once=is_building())
 
     wrap(compile_utils, "CompileMetrics.update_state", update_state)
 
@@ -109,7 +108,7 @@ def _result(wrapped: Any, metric: Any, /) -> Any:
 
 def _get_metrics_result(wrapped: Any, model: Any, /) -> dict[str, Any]:
     strategy = model.distribute_strategy
-    if current_step() is not None or session.building.get() or not has_several_workers(strategy):
+    if current_step() is not None or is_building() or not has_several_workers(strategy):
         return wrapped()  # type: ignore[no-any-return]
     with setting(_computing, True):
         own = wrapped()

@@ -20,8 +20,7 @@ import tensorflow as tf
 
 from tensorflowonspark.keras.gradients import applied
 from tensorflowonspark.keras.hooks import setting, wrap
-from tensorflowonspark.keras.session import session
-from tensorflowonspark.keras.worker_step import current_step
+from tensorflowonspark.keras.worker_step import current_step, is_building
 
 # Replicas run their steps in separate threads, with a value each: the graph in which gradients are the sum over all.
 _summed: ContextVar[Any] = ContextVar("graph of sums", default=None)
@@ -38,7 +37,7 @@ def sum_gradients_first(keras: ModuleType) -> None:
         if step is not None and not _summed.get():
             with _with_sums():
                 call(applied(step, grads), trainable_variables)
-        elif session.building.get():
+        elif is_building():
             if len(grads) and not optimizer.built:
                 with keras.name_scope(optimizer.name, caller=optimizer):
                     optimizer.build(trainable_variables)

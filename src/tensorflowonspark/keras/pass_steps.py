@@ -1,26 +1,53 @@
 """The steps of a pass of Keras 3 over its data: where it begins, and where it ends; imports no TensorFlow."""
 
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
 from tensorflowonspark.keras.feed_tracking import PassLength, pass_length
 from tensorflowonspark.keras.hooks import wrap
-from tensorflowonspark.keras.session import session
+
+
+@dataclass
+class _Steps:
+    """What the parts of Keras that take part in a pass know of it by no other way: they are wrapped one by one.
+
+    Attributes
+    ----------
+    first : int
+        With which step of its epoch the next pass begins.
+    skipped : int
+        The steps of its epoch that the latest pass leaves out.
+    length : PassLength or None
+        The length of the current pass, if it becomes known only in it.
+    """
+
+    first: int = 0
+    skipped: int = 0
+    length: PassLength | None = None
+
+
+_steps = _Steps()  # of this process, in which Keras runs one pass at a time
 
 
 def skip_steps(steps: int) -> None:
     """Have the next pass of Keras 3's ``fit`` begin with this step; its dataset has the rest of the epoch."""
-    session.first_step = steps
+    _steps.first = steps
+
+
+def skipped_steps() -> int:
+    """Return how many steps of its epoch the latest pass leaves out."""
+    return _steps.skipped
 
 
 def begin_within_epochs(trainer: ModuleType) -> None:
     """Let a pass begin within an epoch (called after the import of Keras's trainer for TensorFlow or JAX)."""
 
     def steps(wrapped: Any, iterator: Any, /, *args: Any, **kwargs: Any) -> Any:
-        first, session.first_step = session.first_step, 0
-        session.skipped = first
+        first, _steps.first = _steps.first, 0
+        _steps.skipped = first
         length = None if iterator.steps_per_epoch else _length_of(iterator.data_adapter)
-        session.length = length
+        _steps.length = length
         # Keras's generator yields numbers and the dataset's iterator, so that a skipped element takes no batch.
         for each in wrapped(*args, **kwargs):
             # Without this, Keras takes a step more than there are, counts it, and warns of missing data.
@@ -50,7 +77,7 @@ def show_known_steps(keras: ModuleType) -> None:
     """
 
     def update(wrapped: Any, logger: Any, /, batch: int, *args: Any, **kwargs: Any) -> Any:
-        length = session.length
+        length = _steps.length
         if logger.target is None and length is not None and logger.progbar is not None:
             logger.progbar.target = max(length.known_steps, batch + 2)  # at its target the bar would end its line
         return wrapped(batch, *args, **kwargs)

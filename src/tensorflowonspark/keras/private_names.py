@@ -19,7 +19,6 @@ from types import ModuleType
 from typing import Any
 
 from tensorflowonspark.errors import RequirementError
-from tensorflowonspark.keras.session import session
 
 _log = logging.getLogger(__name__)
 
@@ -34,6 +33,8 @@ TESTED = {
 JAX = "fit on several workers with JAX"  # a feature
 _TESTED_ON_JAX = "keras>=3.15,<3.17"
 _SHOWN = {"tensorflow": "TensorFlow", "keras": "Keras", "jax": "JAX"}
+# Why this process must not train on several replicas: what the libraries lack that it has imported so far.
+_problems: list[str] = []
 
 
 @dataclass(frozen=True)
@@ -107,7 +108,7 @@ def _note(repair: Repair, missing: Iterable[str]) -> None:
     problem = _problem(repair, missing)
     _log.warning("%s", problem)
     if repair.required:
-        session.problems.append(problem)
+        _problems.append(problem)
 
 
 def refuse_replicas() -> None:
@@ -118,8 +119,8 @@ def refuse_replicas() -> None:
     RequirementError
         With a line for each feature that lacks one.
     """
-    if session.problems:
-        raise RequirementError("\n".join(session.problems))
+    if _problems:
+        raise RequirementError("\n".join(_problems))
 
 
 def problems_of(uses: Iterable[Use]) -> Iterator[str]:
@@ -184,7 +185,7 @@ def warn_of_untested(library: str) -> None:
     """Warn of a library that has been imported, if no test has run with its version; remember if it is too old."""
     if problem := untested(library):
         _log.warning("%s", problem)
-    session.problems.extend(too_old(library))
+    _problems.extend(too_old(library))
 
 
 def _tested(library: str) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -14,8 +14,6 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from tensorflowonspark.keras.session import session
-
 Vector = npt.NDArray[np.floating[Any]]
 NOTHING_SHARED = -1  # the version of weights before the first round
 
@@ -105,19 +103,38 @@ class RoundWorkers(Protocol):
         """
 
 
+@dataclass
+class _Connection:
+    """What callbacks ask when a training begins: they are made by the program, which can't tell them.
+
+    Attributes
+    ----------
+    workers : RoundWorkers or None
+        The workers with which this process takes part in rounds, itself among them.
+    is_node : bool
+        Whether this process is a node; others can take part in no rounds.
+    """
+
+    workers: RoundWorkers | None = None
+    is_node: bool = False
+
+
+_connection = _Connection()  # of this process, which is one worker
+
+
 def connect(workers: RoundWorkers | None) -> None:
     """Have the callbacks of this node take part in rounds with other workers, or with none."""
-    session.rounds, session.is_node = workers, True
+    _connection.workers, _connection.is_node = workers, True
 
 
 def connected() -> RoundWorkers | None:
     """Return the workers of this process's cluster; None outside of a node, and for a worker without others."""
-    return session.rounds
+    return _connection.workers
 
 
 def in_node() -> bool:
     """Return whether this process is a node."""
-    return session.is_node
+    return _connection.is_node
 
 
 def first_shared(settings: RoundSettings, weights: Vector, version: int) -> Shared:

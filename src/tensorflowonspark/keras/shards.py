@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.keras.feed_tracking import DataPath, RowsAhead, has_equal_steps, planned_rows, row_counts
 from tensorflowonspark.keras.provenance import Generator, any_reads_feed, sources
-from tensorflowonspark.keras.session import session
 from tensorflowonspark.keras.workers import has_several_workers
 
 if TYPE_CHECKING:
@@ -28,6 +27,9 @@ from tensorflowonspark.keras.hooks import setting, wrap
 _MARK = "tensorflowonspark_shard"
 _predicts = ContextVar("predicts", default=False)
 _fits = ContextVar("fit or evaluate runs", default=False)
+# How many calls of `predict` run in this process: a strategy's replicas, which ask for it, have threads of their own,
+# in which the context variable above has not the value that it has in the thread of the call.
+_predict_calls = 0
 
 
 def fitting() -> AbstractContextManager[None]:
@@ -43,17 +45,18 @@ def is_fitting() -> bool:
 @contextmanager
 def predicting() -> Iterator[None]:
     """Distribute no dataset for the duration of a block, which runs ``predict``."""
-    session.predicts += 1
+    global _predict_calls  # noqa: PLW0603 - see its comment
+    _predict_calls += 1
     try:
         with setting(_predicts, True):
             yield
     finally:
-        session.predicts -= 1
+        _predict_calls -= 1
 
 
 def is_predicting() -> bool:
     """Return whether ``predict`` of this worker runs, for which no other worker waits."""
-    return session.predicts > 0
+    return _predict_calls > 0
 
 
 def mark_shard(dataset: "tf.data.Dataset") -> "tf.data.Dataset":

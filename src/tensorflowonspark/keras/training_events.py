@@ -9,7 +9,6 @@ from types import ModuleType
 from typing import Any, Protocol
 
 from tensorflowonspark.keras.hooks import wrap
-from tensorflowonspark.keras.session import session
 
 
 class TrainingListener(Protocol):
@@ -28,9 +27,13 @@ class TrainingListener(Protocol):
         """Note that an epoch has ended with its validation; `shown` if Keras prints its metrics."""
 
 
+_listener: TrainingListener | None = None  # receives the events of every `fit` of this process
+
+
 def connect(listener: TrainingListener | None) -> None:
     """Make a listener the one that is called in this process."""
-    session.listener = listener
+    global _listener  # noqa: PLW0603 - the methods of Keras that report to it are wrapped for the whole process
+    _listener = listener
 
 
 def follow_fit(keras: ModuleType) -> None:
@@ -43,11 +46,11 @@ def _reporting(report: Callable[..., None], *, after: bool) -> Callable[..., Any
     """Return a wrapper of a method that reports its call: before the callbacks, or after they have run."""
 
     def method(wrapped: Any, callbacks: Any, /, *args: Any, **kwargs: Any) -> Any:
-        if not after and session.listener is not None:
-            report(session.listener, callbacks, *args, **kwargs)
+        if not after and _listener is not None:
+            report(_listener, callbacks, *args, **kwargs)
         result = wrapped(*args, **kwargs)
-        if after and session.listener is not None:
-            report(session.listener, callbacks, *args, **kwargs)
+        if after and _listener is not None:
+            report(_listener, callbacks, *args, **kwargs)
         return result
 
     return method

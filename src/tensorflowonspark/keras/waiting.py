@@ -19,7 +19,6 @@ from types import ModuleType
 from typing import Any
 
 from tensorflowonspark.keras.hooks import wrap
-from tensorflowonspark.keras.session import session
 from tensorflowonspark.keras.workers import has_several_workers
 
 
@@ -40,6 +39,12 @@ class Stopwatch:
     def __init__(self) -> None:
         self._total = 0.0
         self._since: float | None = None
+        self._has_run = False
+
+    @property
+    def has_run(self) -> bool:
+        """Whether any interval has been opened."""
+        return self._has_run
 
     @property
     def runs(self) -> bool:
@@ -48,6 +53,7 @@ class Stopwatch:
 
     def start(self, now: float) -> None:
         """Open an interval, unless one is open."""
+        self._has_run = True
         if self._since is None:
             self._since = now
 
@@ -63,13 +69,12 @@ class Stopwatch:
         return self._total + (max(0.0, now - since) if since is not None else 0.0)
 
 
-_rounds = Stopwatch()
+_rounds = Stopwatch()  # of the rounds in which this process waits for other workers
 
 
 @contextmanager
 def waiting_in_round() -> Iterator[None]:
     """Count the time of a block as waiting for other workers."""
-    session.waits_in_rounds = True
     _rounds.start(time.monotonic())
     try:
         yield
@@ -80,7 +85,7 @@ def waiting_in_round() -> Iterator[None]:
 def waiting_seconds() -> float | None:
     """Return the seconds for which this process has waited for other workers; None if that is not measured."""
     in_collectives = _collectives.read()
-    if in_collectives is None and not session.waits_in_rounds:
+    if in_collectives is None and not _rounds.has_run:
         return None
     return (in_collectives or 0.0) + _rounds.read(time.monotonic())
 

@@ -115,6 +115,21 @@ def current_step() -> WorkerStep | None:
     return _current.get()
 
 
+# Whether a model is built in this thread: traced to make its variables, without a step. Keras does so in a stateless
+# scope, which records what is assigned: optimizers update nothing, and metrics take no branch.
+_building: ContextVar[bool] = ContextVar("building", default=False)
+
+
+def building() -> AbstractContextManager[None]:
+    """Have optimizers and metrics know that a model is built, for the duration of a block."""
+    return setting(_building, True)
+
+
+def is_building() -> bool:
+    """Return whether a model is built in this thread."""
+    return _building.get()
+
+
 class _Replicas(int):
     """The number of replicas, which a program may keep until a step, where it counts as one."""
 

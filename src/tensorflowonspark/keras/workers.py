@@ -6,8 +6,6 @@ import os
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from tensorflowonspark.keras.session import session
-
 _SEVERAL = "_tfos_several"  # attribute of a strategy
 
 
@@ -16,6 +14,9 @@ class Workers(Protocol):
 
     def combine(self, call: str, value: Any, merge: Callable[[list[Any]], Any]) -> Any:
         """Return what `merge` makes of all workers' values, as the function below."""
+
+
+_workers: Workers | None = None  # those that this process trains with, if it is a node and not the only worker
 
 
 def roles() -> tuple[str, list[str]]:
@@ -39,12 +40,13 @@ def has_several_workers(strategy: Any) -> bool:
 
 def connect(workers: Workers) -> None:
     """Have this process agree with other workers."""
-    session.workers = workers
+    global _workers  # noqa: PLW0603 - a process is one worker, in each of its models and threads
+    _workers = workers
 
 
 def are_several() -> bool:
     """Return whether this process trains with others."""
-    return session.workers is not None
+    return _workers is not None
 
 
 def combine(call: str, value: Any, merge: Callable[[list[Any]], Any] = list) -> Any:
@@ -65,7 +67,7 @@ def combine(call: str, value: Any, merge: Callable[[list[Any]], Any] = list) -> 
     >>> combine("model.fit", 7, max)  # a process that trains alone
     7
     """
-    return session.workers.combine(call, value, merge) if session.workers else merge([value])
+    return _workers.combine(call, value, merge) if _workers else merge([value])
 
 
 def compared(

@@ -19,7 +19,7 @@ from pyspark.sql import functions as f
 
 import tensorflowonspark as tfos
 from tensorflowonspark.driver.feed.inference import _infer_partition
-from tensorflowonspark.driver.feed.job import node_endpoints
+from tensorflowonspark.driver.sharing.manifest import node_endpoints
 from tests.support.local_cluster import local_cluster
 from tests.support.processes import node_of
 from tests.support.programs import wait_for

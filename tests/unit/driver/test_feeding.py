@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 from pyspark.sql import types as t
 
 from tensorflowonspark.driver.feed.job import check_frame
-from tensorflowonspark.driver.feed.manifest import build_manifests, plan_moves
+from tensorflowonspark.driver.sharing.manifest import build_manifests, plan_moves
 from tensorflowonspark.errors import FeedError
 from tensorflowonspark.feed_messages import Move, PartSummary, Split
 from tensorflowonspark.messages import ColumnSummary, NodeReady

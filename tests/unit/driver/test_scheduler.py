@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from tensorflowonspark.config import ClusterSpec
 from tensorflowonspark.driver.feed.job import FeedRequest
-from tensorflowonspark.driver.feed.scheduler import StepScheduler
 from tensorflowonspark.driver.feed.session import FeedSession
 from tensorflowonspark.driver.nodes import Node
+from tensorflowonspark.driver.sharing.scheduler import StepScheduler
 from tensorflowonspark.feed_messages import (
     Backpressure,
     CacheConfig,

@@ -7,7 +7,6 @@ import tensorflow as tf
 
 from tensorflowonspark.errors import ClusterError, SpecError
 from tensorflowonspark.keras import DiLoCo, LocalSGD, rounds
-from tensorflowonspark.keras.session import session
 from tests.support.programs import small_model
 
 
@@ -40,10 +39,16 @@ class Others:
 
 
 @pytest.fixture
-def others(monkeypatch):
+def connect(monkeypatch):
+    """Connects this process with other workers, as a node does, until the end of the test."""
+    monkeypatch.setattr(rounds, "_connection", rounds._Connection())
+    return rounds.connect
+
+
+@pytest.fixture
+def others(connect):
     made = Others()
-    monkeypatch.setattr(session, "rounds", made)
-    monkeypatch.setattr(session, "is_node", True)
+    connect(made)
     return made
 
 
@@ -84,10 +89,9 @@ def test_steps_of_one_execution_all_count(others, rows):
     assert others.calls == ["join", (8, False), (8, False), (0, True)]
 
 
-def test_a_worker_ends_with_the_training_of_the_others(monkeypatch, rows):
+def test_a_worker_ends_with_the_training_of_the_others(connect, rows):
     others = Others(ends_at=3)
-    monkeypatch.setattr(session, "rounds", others)
-    monkeypatch.setattr(session, "is_node", True)
+    connect(others)
     history = small_model().fit(*rows, batch_size=8, epochs=9, verbose=0, callbacks=[LocalSGD(every=3)])
     assert others.calls == ["join", (3, False), (3, False)]
     assert len(history.epoch) == 1

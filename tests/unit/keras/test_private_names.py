@@ -5,6 +5,7 @@ import importlib.metadata
 import re
 import subprocess
 import sys
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -13,7 +14,6 @@ from tensorflowonspark.errors import RequirementError
 from tensorflowonspark.keras import private_names, resuming
 from tensorflowonspark.keras.private_names import Repair
 from tensorflowonspark.keras.repairs import JAX_REPAIRS, REPAIRS, all_problems
-from tensorflowonspark.keras.session import session
 from tests.support import private_uses
 from tests.support.paths import ROOT
 
@@ -118,12 +118,13 @@ def test_names_that_results_depend_on_refuse_several_replicas_and_others_are_war
     ],
 )
 def test_a_version_that_was_not_tested_is_one_warning(monkeypatch, caplog, library, version, problem):
-    monkeypatch.setattr(session, "problems", [])
+    monkeypatch.setattr(private_names, "_problems", [])
     monkeypatch.setitem(sys.modules, library, SimpleNamespace(__version__=version))
     private_names.warn_of_untested(library)
     assert len(caplog.messages) == (problem is not None)
     assert all(text.startswith(problem) for text in caplog.messages)
-    assert bool(session.problems) == (version == "3.9.2")
+    with pytest.raises(RequirementError) if version == "3.9.2" else nullcontext():
+        private_names.refuse_replicas()
 
 
 def test_a_keras_that_is_too_old_is_a_problem_to_a_check(monkeypatch):
@@ -144,7 +145,7 @@ def test_the_extras_end_with_the_newest_version_that_was_tested():
 
 
 def test_a_missing_module_is_named(monkeypatch, caplog):
-    monkeypatch.setattr(session, "problems", [])
+    monkeypatch.setattr(private_names, "_problems", [])
     monkeypatch.setitem(sys.modules, "keras", SimpleNamespace(__version__="3.99.0", __path__=[]))
     private_names.test_modules(
         [Repair("keras.src.gone", "fit on several workers", ("name",), "functions:make_functions")]

@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tensorflowonspark.driver.feed.manifest import build_manifests
+from tensorflowonspark.driver.sharing.manifest import build_manifests
 from tensorflowonspark.errors import FeedError, SpecError
 from tensorflowonspark.feed_messages import PartHeader, Split
 from tensorflowonspark.messages import NodeReady

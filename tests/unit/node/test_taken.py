@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tensorflowonspark.columns import PLACE_BITS, mixed_order, summarize
-from tensorflowonspark.driver.feed.manifest import build_manifests
+from tensorflowonspark.driver.sharing.manifest import build_manifests
 from tensorflowonspark.feed_messages import CacheConfig, Dealt, Layout, PartSummary, Run, Split
 from tensorflowonspark.node.feed.files import FileReader
 from tensorflowonspark.node.feed.selection import FeatureOptions, Selection

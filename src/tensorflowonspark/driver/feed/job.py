@@ -1,15 +1,12 @@
-"""What may be fed, how, and to which nodes."""
+"""What may be fed, and how."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from tensorflowonspark.columns import check_schema, require_frame
-from tensorflowonspark.driver.nodes import Node
 from tensorflowonspark.driver.spark.batch_rdd import BatchRDD
 from tensorflowonspark.errors import FeedError
 from tensorflowonspark.feed_messages import CacheConfig, CacheMode, Split
-from tensorflowonspark.task.feeder import NodeEndpoint
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -95,8 +92,3 @@ def check_frame(frame: "DataFrame", validation: "DataFrame | str | None" = None)
     kind = frame.schema[validation].dataType.simpleString()
     if kind != "boolean":
         raise FeedError(f"validation={validation!r}: the column has type {kind}, and must be boolean")
-
-
-def node_endpoints(nodes: Sequence[Node], driver: tuple[str, int] = ("", 0)) -> tuple[NodeEndpoint, ...]:
-    """Return the endpoints of nodes; tasks ask the driver at its address for the cause when a node is lost."""
-    return tuple(NodeEndpoint(node.number, str(node.role), node.host, node.ready, driver) for node in nodes)

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import google_crc32c
 
-from tensorflowonspark.driver.feed.job import Contents, FeedRequest, node_endpoints
-from tensorflowonspark.driver.feed.manifest import build_manifests
+from tensorflowonspark.driver.feed.job import Contents, FeedRequest
 from tensorflowonspark.driver.feed.progress import ProgressTimeout, describe_others, describe_rows
-from tensorflowonspark.driver.feed.scheduler import StepScheduler
 from tensorflowonspark.driver.feed.sources import HeldTasks, Source, SparkJobs
 from tensorflowonspark.driver.nodes import Node, NodeState
+from tensorflowonspark.driver.sharing.manifest import build_manifests, node_endpoints
+from tensorflowonspark.driver.sharing.scheduler import StepScheduler
 from tensorflowonspark.errors import FeedError
 from tensorflowonspark.feed_messages import (
     CacheConfig,

@@ -9,13 +9,14 @@ therefore feeds once, and a part of its partition can count before the rest has 
 """
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
-from tensorflowonspark.driver.feed.job import node_endpoints
-from tensorflowonspark.driver.feed.progress import describe_others
+from tensorflowonspark.driver.feed.job import FeedRequest
+from tensorflowonspark.driver.feed.progress import ProgressTimeout, describe_others
 from tensorflowonspark.driver.nodes import Node, NodeState
+from tensorflowonspark.driver.sharing.manifest import node_endpoints
 from tensorflowonspark.driver.spark.jobs import first_cause, not_computed
 from tensorflowonspark.errors import FeedError
 from tensorflowonspark.feed_messages import CacheMode, PartRef, PartSummary, Split
@@ -25,13 +26,58 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from tensorflowonspark.driver.attempt import ClusterAttempt
-    from tensorflowonspark.driver.feed.session import FeedSession
+    from tensorflowonspark.driver.monitor import Monitor
     from tensorflowonspark.driver.spark.batch_rdd import BatchRDD
     from tensorflowonspark.driver.spark.jobs import SparkJob
 
 PartKey = tuple[Split, int]  # and the partition
 # For a node that still sends messages to report a part whose task has ended; it should have before the task ended.
 _REPORT_SECONDS = 10.0
+
+
+class RunningFeed(Protocol):
+    """A feed as what brings its rows knows it: a `FeedSession`.
+
+    Attributes
+    ----------
+    monitor : Monitor
+        The nodes.
+    request : FeedRequest
+        What is fed, and how.
+    stored : dict of PartRef to PartSummary
+        The parts that the nodes have reported and keep.
+    timeout : ProgressTimeout
+        Ends a wait in which nothing progresses; a source restarts it when it begins to send.
+    """
+
+    monitor: "Monitor"
+    request: FeedRequest
+    stored: dict[PartRef, PartSummary]
+    timeout: ProgressTimeout
+
+    @property
+    def fed(self) -> list[Node]:
+        """The nodes that are fed and not lost."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all programs are done with the feed."""
+
+    def is_done(self, node: Node) -> bool:
+        """Whether the program of a node is done with the feed."""
+
+    @property
+    def counted_partitions(self) -> Set[int]:
+        """The partitions of which an attempt counts, if the programs take the rows as they arrive."""
+
+    def partition_of(self, part: int) -> int:
+        """Return the number of Spark's partition to which a part belongs, for errors."""
+
+    def wait(self, until: Callable[[], bool], look: Callable[[], object] = ...) -> None:
+        """Wait for a condition; raise if nothing progresses, if a node fails, or what `look` raises meanwhile."""
+
+    def raise_root_cause(self) -> None:
+        """Raise the failure of a node, if there is one."""
 
 
 class Source(Protocol):
@@ -69,13 +115,13 @@ class SparkJobs:
 
     Parameters
     ----------
-    session : FeedSession
+    session : RunningFeed
         The session that it belongs to.
     attempt : ClusterAttempt
         The cluster's current attempt.
     """
 
-    def __init__(self, session: "FeedSession", attempt: "ClusterAttempt") -> None:
+    def __init__(self, session: RunningFeed, attempt: "ClusterAttempt") -> None:
         self.job: SparkJob | None = None
         self._session = session
         self._attempt = attempt
@@ -231,14 +277,14 @@ class HeldTasks:
 
     Parameters
     ----------
-    session : FeedSession
+    session : RunningFeed
         The session that it belongs to; it is created before the nodes start.
     """
 
     job: "SparkJob | None" = None
     lost = False
 
-    def __init__(self, session: "FeedSession") -> None:
+    def __init__(self, session: RunningFeed) -> None:
         self._session = session
 
     def bring(self, _data: "DataFrame | BatchRDD | None", _spec: FeedSpec) -> list[PartSummary]:
@@ -273,14 +319,12 @@ class HeldTasks:
         return _summaries(session, refs)
 
 
-def _summaries(session: "FeedSession", refs: Sequence[PartRef]) -> list[PartSummary]:
+def _summaries(session: RunningFeed, refs: Sequence[PartRef]) -> list[PartSummary]:
     """Return what the nodes have reported of parts that tasks have sent."""
     return [session.stored[ref].sent_as(ref) for ref in refs if ref in session.stored]
 
 
-def _wait_for_reports(
-    session: "FeedSession", refs: Sequence[PartRef], until: Callable[[], bool] = lambda: False
-) -> None:
+def _wait_for_reports(session: RunningFeed, refs: Sequence[PartRef], until: Callable[[], bool] = lambda: False) -> None:
     """Wait until the nodes have reported parts that tasks have sent, the feed is over, or another condition holds.
 
     The job's result and the reports take different paths, and either may be first. A node that is lost reports nothing
@@ -313,7 +357,7 @@ def _wait_for_reports(
     session.wait(lambda: session.is_over or until() or not any(map(is_absent, refs)), find_astray)
 
 
-def _astray(session: "FeedSession", ref: PartRef, parts: int) -> str:
+def _astray(session: RunningFeed, ref: PartRef, parts: int) -> str:
     """Return the error of a part that its node does not report."""
     nodes = session.monitor.nodes
     node = nodes[ref.number]

@@ -11,13 +11,16 @@ from typing import Any
 import tensorflow as tf
 
 from tensorflowonspark.keras.embedding.exchange import RowExchange
-from tensorflowonspark.keras.session import session
 from tensorflowonspark.keras.sublayers import all_sublayers
+
+# How many calls of `predict` run on all workers together. A context variable would not tell it to the replicas of a
+# strategy, which look up rows in threads of their own.
+_predict_calls = 0
 
 
 def is_predicting_together() -> bool:
     """Return whether ``predict`` runs on all workers together."""
-    return session.predicts_together > 0
+    return _predict_calls > 0
 
 
 @contextmanager
@@ -26,6 +29,7 @@ def predicting_together(model: Any) -> Iterator[None]:
 
     Models without divided tables predict as ever, and those whose tables are not built yet.
     """
+    global _predict_calls  # noqa: PLW0603 - see its comment
     exchanges = (getattr(each, "_exchange", None) for each in all_sublayers(model))
     exchange = next((each for each in exchanges if each is not None), None)
     if exchange is None:
@@ -35,12 +39,12 @@ def predicting_together(model: Any) -> Iterator[None]:
     original = model.predict_function
     steps = _Steps(exchange, original)
     model.predict_function = steps.take
-    session.predicts_together += 1
+    _predict_calls += 1
     try:
         yield
         steps.finish()
     finally:
-        session.predicts_together -= 1
+        _predict_calls -= 1
         model.predict_function = original
 
 

@@ -20,13 +20,36 @@ import numpy as np
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.keras.feed_tracking import row_counts
 from tensorflowonspark.keras.jax.short import Short
-from tensorflowonspark.keras.session import session
 from tensorflowonspark.keras.workers import combine
 
 ENDLESS, UNCOUNTED = "endless", "uncounted"  # numbers of batches
 _BLOCK = 16  # batches, after which the workers exchange how many rows they have
 _BLOCK_BYTES = 32 << 20  # of them, which are in memory meanwhile
 _DIFFERENT = "on JAX all workers must take the same steps, with batches of one shape"
+
+
+@dataclass(frozen=True)
+class Reader:
+    """The method of the model that reads data.
+
+    Attributes
+    ----------
+    call : str
+        The method, as in ``fit``.
+    needs_weights : bool
+        Whether a dataset of a feed must have the weights of its rows.
+    """
+
+    call: str = "fit"
+    needs_weights: bool = True
+
+
+_reader = Reader()
+
+
+def reader() -> Reader:
+    """Return the method that reads data at this time, or the one that is most usual if none does."""
+    return _reader
 
 
 @contextmanager
@@ -40,12 +63,12 @@ def reads_data_for(call: str, *, needs_weights: bool) -> Iterator[None]:
     needs_weights : bool
         Whether a dataset of a feed must have the weights of its rows.
     """
-    before = session.call, session.needs_weights
-    session.call, session.needs_weights = call, needs_weights
+    global _reader  # noqa: PLW0603 - of this process: Keras, which calls what reads, passes nothing on
+    before, _reader = _reader, Reader(call, needs_weights)
     try:
         yield
     finally:
-        session.call, session.needs_weights = before
+        _reader = before
 
 
 @dataclass(frozen=True)
@@ -136,7 +159,7 @@ def marked(batch: Any, rows: int, *, required: bool) -> Any:
             real &= ~((each == 0) & np.signbit(each)).reshape(rows, -1).all(axis=1)
     if required and not found:
         raise SpecError(
-            f"model.{session.call}: the batches come from a feed, and have lost the weights of their rows, which mark "
+            f"model.{_reader.call}: the batches come from a feed, and have lost the weights of their rows, which mark "
             "those that fill up a batch: keep them, as in dataset.map(lambda x, y, weights: (..., ..., weights))"
         )
     return real
@@ -221,7 +244,7 @@ def equal_sized(batches: Iterable[Any], own: WorkerPass, padding: Padding | None
     """
     import keras
 
-    call, padding = session.call, padding or Padding()
+    call, padding = _reader.call, padding or Padding()
     numbered = ((each, padding.real(each, number)) for number, each in enumerate(map(_without_none, batches)))
     first = list(islice(numbered, 1))
     arrays = keras.tree.flatten([batch for batch, _ in first])

@@ -12,8 +12,8 @@ import atexit
 import inspect
 import os
 import sys
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -24,7 +24,6 @@ import wrapt
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.keras.hooks import keras_backend, wrap
 from tensorflowonspark.keras.private_names import warn_of_untested
-from tensorflowonspark.keras.session import session
 from tensorflowonspark.keras.workers import combine
 
 ALONE = "TFOS_JAX_ALONE"  # an environment variable: its workers do not form one JAX program
@@ -113,12 +112,31 @@ class JaxCluster:
         """Set a distribution of batches over all processes, if Keras has none (``keras.distribution`` is given)."""
         known = module.distribution()
         if known is not None:
-            session.chose_distribution = known is not self.distribution  # the program is in the scope of its own
+            _membership.chose_distribution = known is not self.distribution  # the program is in the scope of its own
             return
         if self.distribution is None:
             self.distribution = module.DataParallel(auto_shard_dataset=False)
         module.set_distribution(self.distribution)
-        session.chose_distribution = False
+        _membership.chose_distribution = False
+
+
+@dataclass
+class _Membership:
+    """What Keras's functions, which are wrapped for the whole process, know of the other processes.
+
+    Attributes
+    ----------
+    cluster : JaxCluster or None
+        The JAX program of several processes in which this one is, or will be as soon as Keras uses JAX.
+    chose_distribution : bool
+        Whether the program has set a distribution of Keras, or none: then no other is set.
+    """
+
+    cluster: JaxCluster | None = None
+    chose_distribution: bool = False
+
+
+_membership = _Membership()  # of this process, in which JAX and Keras's distribution are one too
 
 
 def connect(
@@ -139,7 +157,7 @@ def connect(
     """
     if os.environ.get(ALONE, "0") not in ("", "0"):
         return
-    session.jax = cluster = JaxCluster(addresses, index, replaced, shared_gpu(gpus))
+    _membership.cluster = cluster = JaxCluster(addresses, index, replaced, shared_gpu(gpus))
 
     def start(_: ModuleType) -> None:
         if keras_backend() == "jax" and "jax" in sys.modules:
@@ -171,7 +189,8 @@ def shared_gpu(workers: Sequence[tuple[str, str, tuple[str, ...]]]) -> str:
 
 def current() -> JaxCluster | None:
     """Return the JAX program of several processes in which this is one; None if it is alone."""
-    return session.jax if session.jax and session.jax.started else None
+    cluster = _membership.cluster
+    return cluster if cluster and cluster.started else None
 
 
 def trains_together() -> bool:
@@ -183,7 +202,8 @@ def trains_together() -> bool:
 
 def equal_batches() -> bool:
     """Return whether all batches of all workers must have the same number of rows."""
-    return session.jax is not None and (session.jax.started or keras_backend() == "jax")
+    cluster = _membership.cluster
+    return cluster is not None and (cluster.started or keras_backend() == "jax")
 
 
 def _leave_at_exit(jax: Any) -> None:
@@ -236,14 +256,28 @@ def distribute_by_default(keras: Any) -> None:
     """
 
     def set_distribution(wrapped: Any, _: Any, /, *args: Any, **kwargs: Any) -> Any:
-        session.chose_distribution = True
+        _membership.chose_distribution = True
         return wrapped(*args, **kwargs)
 
     def make_variable(wrapped: Any, _: Any, /, *args: Any, **kwargs: Any) -> Any:
         cluster = current()
-        if cluster is not None and not session.chose_distribution:
+        if cluster is not None and not _membership.chose_distribution:
             cluster.distribute(keras.distribution)
         return wrapped(*args, **kwargs)
 
     wrap(keras, "distribution.set_distribution", set_distribution)
     wrap(keras, "Variable.__init__", make_variable)
+
+
+@contextmanager
+def undistributed() -> Iterator[None]:
+    """Have Keras distribute nothing for the duration of a block, which is no choice of the program."""
+    import keras
+
+    distribution, chosen = keras.distribution.distribution(), _membership.chose_distribution
+    keras.distribution.set_distribution(None)
+    try:
+        yield
+    finally:
+        keras.distribution.set_distribution(distribution)
+        _membership.chose_distribution = chosen

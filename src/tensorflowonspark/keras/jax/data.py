@@ -18,10 +18,10 @@ import numpy as np
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.keras.feed_tracking import PassLength, RowsAhead, batch_rows, pass_length, planned_rows
 from tensorflowonspark.keras.hooks import wrap
-from tensorflowonspark.keras.jax.batches import ENDLESS, UNCOUNTED, Padding, WorkerPass, equal_sized
+from tensorflowonspark.keras.jax.batches import ENDLESS, UNCOUNTED, Padding, WorkerPass, equal_sized, reader
 from tensorflowonspark.keras.jax.cluster import current, trains_together
 from tensorflowonspark.keras.jax.short import Short
-from tensorflowonspark.keras.session import session
+from tensorflowonspark.keras.pass_steps import skipped_steps
 
 _DENSE = {"RaggedTensorSpec": "x.to_tensor(shape=(None, length))", "SparseTensorSpec": "tf.sparse.to_dense(x)"}
 
@@ -107,12 +107,12 @@ def _refuse_sparse(data: Any) -> None:
 
 def _require_weights(data: Any) -> None:
     """Refuse a dataset of a feed without the weights, which mark the rows that pad its last batches."""
-    if not session.needs_weights or not is_dataset(data) or not _is_share(data):
+    if not reader().needs_weights or not is_dataset(data) or not _is_share(data):
         return
     spec = data.element_spec
     if not isinstance(spec, tuple) or len(spec) < 3 or spec[2] is None:  # noqa: PLR2004 - features, labels, weights
         raise SpecError(
-            f"model.{session.call}: the dataset comes from ctx.dataset, and has lost the weights of its rows: on JAX "
+            f"model.{reader().call}: the dataset comes from ctx.dataset, and has lost the weights of its rows: on JAX "
             "they mark rows that pad the last batches, which would count. Keep them: "
             "dataset.map(lambda x, y, weights: (..., ..., weights))"
         )
@@ -201,7 +201,7 @@ class BatchAdapter:
 
     def _ahead(self, whole: WorkerPass) -> WorkerPass:
         """Return the next pass, which may begin within an epoch."""
-        return replace(whole, steps=whole.steps - session.skipped) if isinstance(whole.steps, int) else whole
+        return replace(whole, steps=whole.steps - skipped_steps()) if isinstance(whole.steps, int) else whole
 
     def _padding(self) -> Padding:
         """Return what is known of the rows that fill up the batches of the next pass."""

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from tensorflowonspark.keras.hooks import setting, wrap
+from tensorflowonspark.keras.jax.cluster import undistributed
 from tensorflowonspark.keras.jax.short import Short
-from tensorflowonspark.keras.session import session
 
 _is_alone: ContextVar[bool] = ContextVar("is_alone", default=False)  # in `on_this_process`
 
@@ -97,19 +97,13 @@ def on_this_process(variables: Sequence[Any], values: Sequence[Any] | None = Non
     values : sequence of numpy.ndarray, optional
         Their values, if they are divided among the processes; by default their own.
     """
-    import keras
-
     kept = [each.value for each in variables]
-    distribution, chosen = keras.distribution.distribution(), session.chose_distribution
-    keras.distribution.set_distribution(None)
     try:
-        with setting(_is_alone, True):
+        with undistributed(), setting(_is_alone, True):
             for variable, value in zip(variables, kept if values is None else values, strict=True):
                 variable.assign(_copied(value))
             yield
     finally:
-        keras.distribution.set_distribution(distribution)
-        session.chose_distribution = chosen
         for variable, value in zip(variables, kept, strict=True):
             variable.assign(value)
 

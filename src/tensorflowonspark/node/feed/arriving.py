@@ -2,8 +2,8 @@
 
 Tasks send parts to the node, which holds them up to a limit (`Cache`); files are read ahead (`CountingPass`). The
 driver grants one part for each partition, and the number of steps that all workers can take with their rows
-(`driver/feed/scheduler.py`). No row is handed out before its part is granted, so a task that Spark repeats adds no row
-twice.
+(`driver/sharing/scheduler.py`). No row is handed out before its part is granted, so a task that Spark repeats adds no
+row twice.
 """
 
 import time

@@ -1,8 +1,8 @@
 """The sequence of a node's feeds, and the rebalancing of their rows before training starts.
 
 Without rebalancing, an epoch would have as many steps as the fullest worker needs, and the others would pad with rows
-of weight zero. The driver plans the moves (`driver/feed/manifest.py`), and each node sends its last rows to others as
-soon as it receives the plan, independent of its program.
+of weight zero. The driver plans the moves (`driver/sharing/manifest.py`), and each node sends its last rows to others
+as soon as it receives the plan, independent of its program.
 """
 
 from collections.abc import Callable, Sequence

@@ -6,7 +6,6 @@ A pass is a sequence of blocks, of one or several steps each, whose rows come fr
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,10 +18,8 @@ from tensorflowonspark.node.feed.plan import EpochPlan
 from tensorflowonspark.node.feed.rows import RowQueue, Rows
 from tensorflowonspark.node.feed.selection import Batch, Selection, real_rows
 from tensorflowonspark.node.feed.shard import Allocate
+from tensorflowonspark.node.feed.share_rows import ShareRows
 from tensorflowonspark.node.feed.taken import Leg, Rest, TakenRows, find_left, order_seed
-
-if TYPE_CHECKING:
-    from tensorflowonspark.node.feed.share import Share
 
 
 class Passes:
@@ -30,7 +27,7 @@ class Passes:
 
     Parameters
     ----------
-    share : Share
+    share : ShareRows
         The rows.
     selection : Selection
         The columns to gather.
@@ -42,6 +39,8 @@ class Passes:
         The step of all passes at which the first of them begins.
     on_epoch_end : callable, optional
         Called with the epoch's number (from 0) when its last batch has been taken and the next is requested.
+    on_begin : callable, optional
+        Takes these passes when one of them begins whose steps are planned, and not one that takes rows as they arrive.
     alone : bool
         Whether this is a worker of asynchronous training, whose steps depend on no other worker's.
 
@@ -55,13 +54,14 @@ class Passes:
 
     def __init__(
         self,
-        share: "Share",
+        share: ShareRows,
         selection: Selection,
         shares: Shares,
         seed: int | None,
         first_step: int = 0,
         on_epoch_end: Callable[[int], None] | None = None,
         *,
+        on_begin: "Callable[[Passes], object]" = lambda _: None,
         alone: bool = False,
     ) -> None:
         self.selection = selection
@@ -71,6 +71,7 @@ class Passes:
         self._seed = seed
         self._first_step = first_step
         self._on_epoch_end = on_epoch_end
+        self._on_begin = on_begin
         self.alone = alone
         self._known: tuple[Rows, EpochPlan] | None = None  # once all rows are there
         self._begin = 0, 0  # epoch and step of the next pass; an abandoned one does not count
@@ -257,7 +258,7 @@ class Passes:
     def _planned(self, queue: RowQueue) -> Generator[Block, None, None]:
         """Begin the next epoch, or what is left of one, and return its steps."""
         rows, plan = self._all_rows()
-        self._share.latest = self
+        self._on_begin(self)
         (self._epoch, self._step), self._begin = self._begin, (self._begin[0], 0)
         if self._step < self._rest_of(self._epoch).first_step:
             self._rest = Rest(self._epoch)  # of a pass that was abandoned

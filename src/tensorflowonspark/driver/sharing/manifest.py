@@ -1,13 +1,19 @@
-"""Split manifests: what each node has of a feed, and the moves that balance skewed shards."""
+"""Split manifests: what each node has of a feed, where it is, and the moves that balance skewed shards."""
 
 from collections.abc import Mapping, Sequence
 
 from tensorflowonspark.columns import merge
+from tensorflowonspark.driver.nodes import Node
 from tensorflowonspark.feed_messages import CacheConfig, Layout, Move, PartSummary, Run, SplitManifest
 from tensorflowonspark.task.feeder import NodeEndpoint
 
 # Partitions of equal size by Spark's measure differ by some percent. Moving rows must save steps to be worth it.
 _TOLERANCE = 1.05
+
+
+def node_endpoints(nodes: Sequence[Node], driver: tuple[str, int] = ("", 0)) -> tuple[NodeEndpoint, ...]:
+    """Return the endpoints of nodes; tasks ask the driver at its address for the cause when a node is lost."""
+    return tuple(NodeEndpoint(node.number, str(node.role), node.host, node.ready, driver) for node in nodes)
 
 
 def build_manifests(

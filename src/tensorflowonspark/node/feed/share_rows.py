@@ -1,0 +1,164 @@
+"""The rows of one worker's share of a feed, wherever they are: in a cache, in files, or still arriving."""
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from tensorflowonspark.errors import FeedError
+from tensorflowonspark.feed_messages import Layout, Shares, SplitManifest
+from tensorflowonspark.messages import Progress
+from tensorflowonspark.node.feed.arriving import ArrivingParts, ArrivingRows
+from tensorflowonspark.node.feed.plan import EpochPlan, plan_epoch, shares_of, uneven_rows
+from tensorflowonspark.node.feed.rows import Rows
+from tensorflowonspark.node.feed.selection import Selection
+from tensorflowonspark.node.feed.taken import TakenRows
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(eq=False, repr=False)
+class ShareRows:
+    """The rows of one worker's share of a feed, and what all workers have.
+
+    Attributes
+    ----------
+    manifest : SplitManifest
+        The rows and columns of all workers.
+    rows : Rows or ArrivingRows
+        This worker's rows.
+    numbers : sequence of int
+        The node numbers of all workers that are fed, in their order.
+    number : int
+        This node's number.
+    report : callable
+        Takes a `Progress` before each batch.
+    taken_before : callable, optional
+        Takes a number of steps; returns the rows of their last epoch that they have taken, if a checkpoint was restored
+        that has them.
+    equal_batches : callable, optional
+        Returns whether all batches of all workers must have the same number of rows (`plan_epoch`).
+    count_rows : callable, optional
+        Takes the number of rows of a pass over the rows to train on, at its end.
+    index : int
+        This worker's place among those that are fed.
+    is_training : bool
+        Whether the rows are to train on, and not to validate on.
+
+    Raises
+    ------
+    FeedError
+        If this node has another number of rows than the manifest.
+    """
+
+    manifest: SplitManifest
+    rows: Rows | ArrivingRows
+    numbers: Sequence[int]
+    number: int
+    report: Callable[[Progress], None]
+    taken_before: Callable[[int], TakenRows | None] = lambda _: None
+    equal_batches: Callable[[], bool] = lambda: False
+    count_rows: Callable[[int], object] = lambda _rows: None
+    index: int = field(init=False)
+    is_training: bool = field(default=True, init=False)
+
+    def __post_init__(self) -> None:
+        self.index = list(self.numbers).index(self.number)
+        if not isinstance(self.rows, ArrivingRows) and self.rows.rows != self.manifest.rows[self.number]:
+            raise FeedError(
+                f"this node has {self.rows.rows} rows of the feed, and should have {self.manifest.rows[self.number]}"
+            )
+
+    @property
+    def arriving(self) -> ArrivingRows | None:
+        """The rows, if they arrive."""
+        return self.rows if isinstance(self.rows, ArrivingRows) else None
+
+    @property
+    def counts(self) -> list[int] | None:
+        """Number of rows of each worker; None as long as rows arrive."""
+        manifest = self._manifest_of_all
+        return None if manifest is None else self._counts_of(manifest)
+
+    @property
+    def layout(self) -> Layout | None:
+        """Where the rows of all workers are; None if that is unknown, or a worker is lost."""
+        manifest = self._manifest_of_all
+        return None if manifest is None or list(manifest.rows) != list(self.numbers) else manifest.layout
+
+    @property
+    def _manifest_of_all(self) -> SplitManifest | None:
+        return self.manifest if self.arriving is None else self.arriving.arrived()
+
+    def _counts_of(self, manifest: SplitManifest) -> list[int]:
+        return [manifest.rows.get(each, 0) for each in self.numbers]
+
+    @property
+    def parts(self) -> ArrivingParts | None:
+        """The rows as they arrive, if they do."""
+        return None if self.arriving is None else self.arriving.parts
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether the rows can be passed over several times."""
+        return self.arriving is None or self.arriving.wait is not None
+
+    @property
+    def first_pass_is_unique(self) -> bool:
+        """Whether the first pass takes the rows in the order of their arrival, which no later one repeats."""
+        return self.arriving is not None and not self.arriving.repeatable
+
+    @property
+    def fingerprint(self) -> int:
+        """That of all workers' rows, on which the order of an epoch depends; wait until all rows have arrived."""
+        if self.arriving is None or self.arriving.repeatable:
+            return self.manifest.fingerprint
+        return (self.arriving.arrived() or self._wait()[0]).fingerprint
+
+    @property
+    def in_first_pass(self) -> ArrivingRows | None:
+        """The rows, while the program takes them in an order that no later pass repeats."""
+        return self.arriving if self.arriving and self.arriving.in_first_pass and self.first_pass_is_unique else None
+
+    def plan(self, counts: Sequence[int], batch_size: int) -> EpochPlan:
+        """Return this worker's epoch over rows of these numbers; a pass over them as they arrive has the same steps."""
+        return plan_epoch(
+            counts, batch_size, self.index, in_order=self.arriving is not None, equal=self.equal_batches()
+        )
+
+    def shares(self, batch_size: int) -> Shares:
+        """Return this worker's shares of the rows of all steps; it needs no number of rows."""
+        return shares_of(batch_size, len(self.numbers), self.index, equal=self.equal_batches())
+
+    def all_shares(self, batch_size: int) -> list[Shares]:
+        """Return the shares of all workers, in their order, in the steps of a plan."""
+        counts, in_order, equal = self.counts, self.arriving is not None, self.equal_batches()
+        assert counts is not None
+        workers = range(len(counts))
+        return [plan_epoch(counts, batch_size, each, in_order=in_order, equal=equal).shares for each in workers]
+
+    def all_rows(self, selection: Selection, shares: Shares, *, alone: bool) -> tuple[Rows, EpochPlan]:
+        """Wait until all rows are there; return them, and the plan of an epoch over them.
+
+        Raises
+        ------
+        FeedError
+            If there are none, or some are not of the kinds of the first ones.
+        """
+        manifest, rows = self.manifest, self.rows
+        if isinstance(rows, ArrivingRows):
+            manifest, rows = self._wait()
+            if not manifest.schema:
+                raise FeedError("the data has no rows to validate on")
+            selection.check(manifest)
+        if alone:
+            return rows, plan_epoch([rows.rows], shares.batch_size, 0)
+        counts = self._counts_of(manifest)
+        plan = self.plan(counts, shares.batch_size)
+        if self.is_training and self.index == 0 and (text := uneven_rows(counts, shares.batch_size, plan.steps)):
+            _log.warning("%s", text)
+        return rows, plan
+
+    def _wait(self) -> tuple[SplitManifest, Rows]:
+        assert self.arriving is not None
+        assert self.arriving.wait is not None
+        return self.arriving.wait()
