@@ -108,6 +108,11 @@ def _again(step: WorkerStep, tensor: tf.Tensor, known: dict[int, Any]) -> tf.Ten
     picked = [value for value, each in zip(inputs, op.inputs, strict=True) if found_in(each).of is Of.PICKED]
     if found_in(tensor).of in BY_ROW or not any(found_in(each).of in BY_ROW for each in op.inputs):
         return _run(op, inputs)[tensor.value_index]
+    if op.type in ("All", "Any"):
+        is_any = op.type == "Any"
+        (own,) = _run(op, inputs)
+        (count,) = _sums(step, [tf.cast(own if is_any else ~own, tf.float32)], [Of.SUM])
+        return count > 0.0 if is_any else tf.equal(count, 0.0)
     if op.type != "Mean":  # a sum over rows
         return _sums(step, [_run(op, inputs)[tensor.value_index]], [Of.SUM])[0]
     if not picked:

@@ -10,6 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from tensorflowonspark.keras.hooks import setting, wrap
+from tensorflowonspark.keras.workers import has_several_workers
 
 _LOCAL_JOBS = (None, "localhost")  # of a process that is connected to no other one
 _placing: ContextVar[bool] = ContextVar("layers are placed on other nodes", default=True)
@@ -57,8 +58,11 @@ def place_slots(keras: ModuleType) -> None:
         from tensorflowonspark.keras.worker_step import current_step
 
         step = current_step()
+        strategy = tf.distribute.get_strategy() if step is None else step.strategy
+        if has_several_workers(strategy):  # also of an optimizer that was made outside of its scope
+            optimizer._distribution_strategy = strategy
         if step is not None:  # an optimizer that its first step builds: its variables are made as the weights are
-            with tf.init_scope(), optimizer._distribution_strategy.scope():
+            with tf.init_scope(), strategy.scope():
                 return wrapped(reference_variable, *rest, **options)
         weight = getattr(reference_variable, "value", reference_variable)
         if tf.distribute.has_strategy() or not getattr(weight, "device", ""):

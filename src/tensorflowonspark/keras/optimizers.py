@@ -35,6 +35,7 @@ def sum_gradients_first(keras: ModuleType) -> None:
     def apply(call: Any, optimizer: Any, grads: Any, trainable_variables: Any = None) -> None:
         replica, step = _replica(), current_step()
         if step is not None and not _summed.get():
+            optimizer._distribution_strategy = step.strategy  # also of one that was made outside of its scope
             with _with_sums():
                 call(applied(step, grads), trainable_variables)
         elif is_building():

@@ -114,8 +114,8 @@ def _derived(tensor: Any) -> Found:
     if kind == "Placeholder":
         return _of_argument(tensor)
     unknown = next((each for each in found if each.of in (Of.OTHER, Of.WHOLE)), None)
-    if unknown is not None:
-        return unknown
+    if unknown is not None:  # an operation that is not known may take its size alone
+        return unknown if kind in _SAME or kind in _RULES else not_known(tensor)
     if all(each.of is Of.FREE for each in found):
         return _read(tensor) if kind == "ReadVariableOp" else FREE
     if kind in ("PartitionedCall", "StatefulPartitionedCall"):
@@ -260,6 +260,8 @@ def _reduction(tensor: Any, inputs: Sequence[Any], found: Sequence[Found]) -> Fo
         kept = "Arg" not in kind and tensor.op.get_attr("keep_dims")
         shift = 0 if kept else sum(axis < first.axis for axis in reduced)
         return replace(first, axis=first.axis - shift)
+    if kind in ("All", "Any"):
+        return _TOTAL
     if kind not in ("Sum", "Mean"):
         return of_whole(tensor)
     if kind == "Sum":

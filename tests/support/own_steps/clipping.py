@@ -237,6 +237,15 @@ for _name, _kind in _OPTIMIZERS.items():
     _optimizer(_name, _kind)
 
 
+@program("optimizer_made_outside_the_scope")
+def outside(place):
+    optimizer = keras.optimizers.SGD(0.05, momentum=0.5)
+    with place.scope():
+        model = keras.Sequential(linear_layers())
+        model.compile(optimizer, "mse")
+    return place.fit(model, place.dataset("x", "y"))
+
+
 @program("clipnorm_own_step")
 def clipnorm(place):
     def optimizer():

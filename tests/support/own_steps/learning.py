@@ -199,7 +199,7 @@ def penalty(place):
     return train_stepping(place, Penalizes, lambda: [Input((4,)), Dense(3, "tanh"), Dense(1)])
 
 
-@program("gradient_of_inputs_and_weights", refused="Both")
+@program("gradient_of_inputs_and_weights")
 def both_gradients(place):
     """One call of ``tape.gradient`` for a model's variables and for its inputs."""
 

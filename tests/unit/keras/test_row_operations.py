@@ -78,6 +78,7 @@ CASES = {
         lambda x: tf.reduce_mean((x - tf.reduce_mean(x, axis=0)) ** 2),
         lambda x: tf.linalg.logdet(tf.matmul(x, x, transpose_a=True) / _rows(x)),
         lambda x: tf.reduce_max(tf.reduce_mean(x, axis=0)),
+        lambda x: tf.cast(tf.reduce_all(x > 0.0), tf.float32),
         lambda x: tf.reduce_sum(x * _mask(x)) / tf.reduce_sum(_mask(x)),
         lambda x: tf.reduce_sum(x * _mask(x)) / tf.maximum(tf.reduce_sum(_mask(x)), 1.0),
         lambda x: tf.reduce_sum(x * _mask(x)) / (tf.reduce_sum(_mask(x)) + 1e-7),
