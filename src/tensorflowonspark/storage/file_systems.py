@@ -3,8 +3,10 @@
 Without such settings the clients use their own defaults: the environment, their own files, and the machine's role.
 """
 
+import glob
 import os
 import socket
+import stat
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import timedelta
@@ -253,15 +255,27 @@ def file_system(path: str) -> tuple[fsspec.AbstractFileSystem, str]:
     Raises
     ------
     StorageError
-        If the scheme is unknown, a library is missing, or the settings lack an address.
+        If the scheme is unknown, a library is missing, the settings lack an address, or a chain of fsspec's
+        (``simplecache::https://…``) names something that is no protocol. A local path is taken as it is, also with
+        ``::`` in it.
 
     Examples
     --------
-    >>> file_system("memory://folder/file")[1]
-    '/folder/file'
+    >>> file_system("memory://folder/file")[1], file_system("/x/run::2")[1]
+    ('/folder/file', '/x/run::2')
     """
     scheme, separator, rest = path.partition("://")
-    if not separator or scheme not in _ADAPTERS:
+    is_chain = path.partition("::")[0] in fsspec.available_protocols()
+    if scheme == "file" or not (separator or is_chain):
+        local = Path(path.removeprefix("file://").removeprefix("file:")).expanduser()
+        return fsspec.filesystem("file"), os.path.abspath(local)  # noqa: PTH100 - links stay
+    if scheme not in _ADAPTERS:
+        unknown = [each for each in path.split("::") if "://" not in each and each not in fsspec.available_protocols()]
+        if unknown:
+            raise StorageError(
+                f"{path}: {unknown[0]!r} is no protocol of fsspec's, which takes '::' for a chain of them: rename the "
+                "file or directory"
+            )
         try:
             files, within = fsspec.core.url_to_fs(path)
         except (ImportError, ValueError) as error:
@@ -294,6 +308,60 @@ def is_local(files: fsspec.AbstractFileSystem) -> bool:
     (True, False)
     """
     return isinstance(files, LocalFileSystem)
+
+
+def files_below(files: fsspec.AbstractFileSystem, root: str) -> dict[str, dict[str, Any]]:
+    """Return the files below a directory, or the file itself, with what the file system tells of each.
+
+    Parameters
+    ----------
+    files : fsspec.AbstractFileSystem
+        An adapter, as `file_system` returns it.
+    root : str
+        The path within it.
+
+    Returns
+    -------
+    dict
+        By path, as fsspec's ``find(detail=True)``: ``size``, ``type`` and ``mtime`` among others. On the local machine
+        links are followed, as Spark and pyarrow do, where fsspec's own listing leaves out what is behind them; one that
+        leads nowhere has the type ``"link"``.
+
+    Raises
+    ------
+    StorageError
+        If a link leads back to a directory that it is in.
+    """
+    files.invalidate_cache()
+    if not is_local(files):
+        return files.find(root, detail=True)  # type: ignore[no-any-return]
+    found = [root] if Path(root).is_file() else []
+    above: dict[str, set[str]] = {root: {os.path.realpath(root)}}
+    for folder, folders, names in os.walk(root, followlinks=True):
+        found += [f"{folder.rstrip('/')}/{name}" for name in names]
+        for name in folders:
+            path = f"{folder.rstrip('/')}/{name}"
+            real = os.path.realpath(path)
+            if real in above[folder]:
+                raise StorageError(f"{path} is a link that leads back to {real}, in which it is: remove it")
+            above[path] = above[folder] | {real}
+    return {path: _described(path) for path in sorted(found)}
+
+
+def _described(path: str) -> dict[str, Any]:
+    try:
+        status = Path(path).stat()
+    except FileNotFoundError:
+        return {"name": path, "size": 0, "type": "link", "mtime": 0.0}
+    kind = "file" if stat.S_ISREG(status.st_mode) else "other"
+    return {"name": path, "size": status.st_size, "type": kind, "mtime": status.st_mtime}
+
+
+def matching(files: fsspec.AbstractFileSystem, pattern: str) -> list[str]:
+    """Return the files and directories that a wildcard matches (``*``, ``?``, ``[ab]``); local links are followed."""
+    if is_local(files):
+        return glob.glob(pattern, recursive=True)  # noqa: PTH207 - the pattern has the directory
+    return [str(each) for each in files.glob(pattern)]
 
 
 @lru_cache(maxsize=16)

@@ -15,7 +15,7 @@ from threading import Event, Lock, Thread
 import fsspec
 
 from tensorflowonspark.errors import StorageError
-from tensorflowonspark.storage.file_systems import file_system, is_local, is_object_store
+from tensorflowonspark.storage.file_systems import file_system, files_below, is_local, is_object_store
 
 _COPY_BYTES = 1 << 22
 _STACK = "\\n\\tat "  # as it stands, escaped, in hdfs-native's errors
@@ -197,7 +197,7 @@ def fetch(path: str, local: str) -> bool:
             files.get_file(source, local)
             return True
         Path(local).mkdir(parents=True, exist_ok=True)
-        names = {found: _member(source, found) for found in files.find(source)}
+        names = {found: _member(source, found) for found in files_below(files, source)}
         for found, name in names.items():
             target = Path(local, name)
             target.parent.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,8 @@
 """Files of records: the files of a path, the partition columns of directories, and the division among tasks."""
 
+import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from itertools import pairwise
@@ -103,7 +104,7 @@ def _roots(files: Any, within: str) -> tuple[list[str], bool]:
     patterns = _alternatives(within)
     if patterns == [within] and not any(each in within for each in "*?["):
         return [within.rstrip("/") or "/"], False
-    return sorted({str(each).rstrip("/") for pattern in patterns for each in files.glob(pattern)}), True
+    return sorted({each.rstrip("/") for pattern in patterns for each in storage.matching(files, pattern)}), True
 
 
 def _alternatives(pattern: str) -> list[str]:
@@ -124,11 +125,15 @@ def _wanted(files: Any, root: str, wild: bool, options: Options) -> Iterator[tup
     """Yield the files at a file or below a directory that are neither hidden nor empty, as the options want them."""
     after, before = options.seconds("modified_after"), options.seconds("modified_before")
     globs = _alternatives(options.path_glob_filter or "*")
-    for info in _listed(files, root):
+    for info in storage.files_below(files, root).values():
         name = str(info["name"])
         inner = PurePosixPath(name[len(root) :].lstrip("/")).parts
         file = PurePosixPath(name).name
-        if info["type"] != "file" or not info["size"] or any(map(_is_hidden, (*inner, *[file][:wild]))):
+        if any(map(_is_hidden, (*inner, *[file][:wild]))):
+            continue
+        if info["type"] == "link":
+            raise SpecError(f"{name} is a link to {os.path.realpath(name)}, which does not exist")
+        if info["type"] != "file" or not info["size"]:
             continue  # in a store, a marker of a directory is an empty file
         if any(fnmatchcase(file, each) for each in globs) and _is_within(name, _modified(info), after, before):
             yield name, info
@@ -192,11 +197,6 @@ def check_unchanged(file: File) -> None:
     in_seconds = modified.is_integer() or file.modified.is_integer()
     if (int(modified) != int(file.modified)) if in_seconds else (modified != file.modified):
         raise FeedError(f"{file.path} was written again after it was listed: name files that do not change")
-
-
-def _listed(files: Any, root: str) -> Iterable[dict[str, Any]]:
-    files.invalidate_cache()
-    return files.find(root, detail=True).values()  # type: ignore[no-any-return]
 
 
 def _modified(info: dict[str, Any]) -> float:

@@ -168,6 +168,7 @@ class OutputFiles:
             for folder in {posixpath.dirname(target) for target in moved} if dynamic else {root}:
                 _remove_others(files, folder, moved)
         self._clean_up()
+        files.makedirs(path, exist_ok=True)  # which has no files if no rows were written
         files.pipe_file(f"{root}/{_SUCCESS}", b"")
 
     def abort(self) -> None:

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from tensorflowonspark.errors import SpecError
+from tensorflowonspark.errors import SpecError, StorageError
 from tensorflowonspark.tfrecords.files import directory_of, find
 from tensorflowonspark.tfrecords.options import Options, RecordType
 from tests.support.file_trees import TREES, grow
@@ -95,3 +95,28 @@ def test_an_unknown_option_is_told_which_was_meant(name, meant):
         SpecError, match=rf"option {name!r} is unknown \(did you mean {meant!r}\?\); there are .*{meant}"
     ):
         Options.of({name: "ByteArray"})
+
+
+def test_links_are_followed_as_spark_follows_them(tmp_path):
+    grow(tmp_path, ["blobs/a", "blobs/b", "days/day=2/c"])
+    (tmp_path / "data").mkdir()
+    for name, target in {"one": "../blobs/a", "two": "../blobs/b", ".hidden": "nowhere"}.items():
+        (tmp_path / "data" / name).symlink_to(target)
+    (tmp_path / "days" / "day=1").symlink_to("../blobs")
+    (tmp_path / "all").symlink_to("days")
+    assert [os.path.relpath(each.path, tmp_path) for each in find([f"{tmp_path}/data"])] == ["data/one", "data/two"]
+    for path in ("days", "all", "a*"):
+        found = {each.path.rpartition("/")[2]: dict(each.values) for each in find([f"{tmp_path}/{path}"])}
+        assert found == {"a": {"day": "1"}, "b": {"day": "1"}, "c": {"day": "2"}}
+    assert len(find([f"{tmp_path}/days/*/[ab]"])) == 2
+
+
+def test_links_that_lead_nowhere_or_in_a_loop_are_named(tmp_path):
+    grow(tmp_path, ["data/a"])
+    (tmp_path / "data" / "gone").symlink_to("nowhere")
+    with pytest.raises(SpecError, match=r"data/gone is a link to .*/data/nowhere, which does not exist"):
+        find([f"{tmp_path}/data"])
+    (tmp_path / "data" / "gone").unlink()
+    (tmp_path / "data" / "day=1").symlink_to("..")
+    with pytest.raises(StorageError, match=r"data is a link that leads back to|day=1 is a link that leads back to"):
+        find([f"{tmp_path}/data"])

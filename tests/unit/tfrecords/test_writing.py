@@ -112,3 +112,11 @@ def test_records_of_a_file(tmp_path, most, sizes):
     output.commit(names)
     assert [len(read_rows(tmp_path / "t" / name)) for name in sorted(names)] == sizes
     assert [row["id"] for row in read_rows(tmp_path / "t")] == list(range(7))
+
+
+@pytest.mark.parametrize("mode", [None, "static"])
+def test_a_write_without_rows_leaves_an_empty_directory(table, mode):
+    path = table if mode else table.with_name("new")
+    output, names = job(path, mode, [], [])
+    output.commit(names)
+    assert os.listdir(path) == ["_SUCCESS"]
