@@ -14,10 +14,10 @@ from tensorflowonspark.driver.run import run
 from tensorflowonspark.errors import FeedError, SpecError
 from tensorflowonspark.ml.adapting import adapted
 from tensorflowonspark.ml.code import code_for
-from tensorflowonspark.ml.inputs import column_shapes, holds_arrays
+from tensorflowonspark.ml.inputs import are_in_order, column_shapes, holds_arrays, input_of_each
 from tensorflowonspark.ml.invalid_rows import without_invalid
 from tensorflowonspark.ml.model import KerasModel
-from tensorflowonspark.ml.model_bundle import inputs_of
+from tensorflowonspark.ml.model_bundle import inputs_of, require_outputs
 from tensorflowonspark.ml.params import check_columns
 from tensorflowonspark.ml.persistence import StageReader, StageWriter
 from tensorflowonspark.ml.predict import TakenColumns
@@ -181,6 +181,10 @@ class KerasEstimator(TrainingParams, Estimator[KerasModel], MLReadable["KerasEst
             raise SpecError(f"initialModel={initial!r}: expected a fitted KerasModel")
         if initial is not None:
             initial._bundle.require_keras()
+        if is_model(given):
+            require_outputs(given)
+            input_of_each(inputs_of(given), self._feature_columns)
+            are_in_order(list(getattr(given, "output_names", None) or []), self._label_columns, "outputs")
         self._check_model_params(complete=True)
         if self.getCacheDir() is not None and self.getStart() != "all_rows":
             raise SpecError("start='first_rows': with cacheDir training begins when Spark has written all rows")

@@ -101,10 +101,45 @@ def input_of_each(inputs: Sequence[TensorInfo], columns: Sequence[str]) -> list[
     """Return the input that receives each column, as in `to_inputs`."""
     if len(inputs) == 1:
         return [inputs[0]] * len(columns)
-    by_name = {each.name: each for each in inputs}
-    if len(inputs) == len(columns) and set(by_name) != set(columns):
+    if are_in_order([each.name for each in inputs], columns, "inputs"):
         return list(inputs)
+    by_name = {each.name: each for each in inputs}
     return [by_name.get(column) for column in columns]
+
+
+def are_in_order(names: Sequence[str], columns: Sequence[str], what: str) -> bool:
+    """Return whether columns belong to a model's inputs or outputs in order, as many of which none has a name of these.
+
+    Parameters
+    ----------
+    names : sequence of str
+        The names of the inputs or outputs.
+    columns : sequence of str
+        As many columns, or another number.
+    what : str
+        ``"inputs"`` or ``"outputs"``.
+
+    Raises
+    ------
+    SpecError
+        If some names match and others don't.
+
+    Examples
+    --------
+    >>> are_in_order(["input_1", "input_2"], ["user", "item"], "inputs")
+    True
+    >>> are_in_order(["user", "item"], ["item", "user"], "inputs")
+    False
+    """
+    if len(names) != len(columns) or set(names) == set(columns):
+        return False
+    if set(names) & set(columns):
+        raise SpecError(
+            f"columns {', '.join(map(repr, columns))} and the model's {what} {', '.join(map(repr, names))}: "
+            f"{', '.join(repr(each) for each in columns if each not in names)} is none of them, and others match. Name "
+            "all columns as these (withColumnRenamed), or none, which are taken in order"
+        )
+    return True
 
 
 def to_inputs(features: Mapping[str, Any], inputs: Sequence[TensorInfo]) -> Any:

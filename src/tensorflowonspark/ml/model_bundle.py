@@ -106,12 +106,29 @@ def described(bundle: ModelBundle, model: Any, loss: Any = None) -> ModelBundle:
     loss : object, optional
         The loss that it was trained with, if it was compiled with another one.
     """
+    require_outputs(model)
     loss = loss if loss is not None else getattr(model, "loss", None)
     outputs = []
     for place, (name, tensor) in enumerate(_named_outputs(model).items()):
         info = tensor_info(name, tensor)
         outputs.append(OutputInfo(info, *meaning_of(_one(loss, name, place), _activation(model, tensor), info)))
     return replace(bundle, inputs=tuple(inputs_of(model)), outputs=tuple(outputs), layers=_layers(model))
+
+
+def require_outputs(model: Any) -> None:
+    """Refuse a Keras model that has no inputs and outputs to describe, as a class with a ``call`` of its own.
+
+    Raises
+    ------
+    SpecError
+        If it has none, and won't when it is built, as a ``Sequential`` will.
+    """
+    if not (hasattr(type(model), "outputs") or hasattr(model, "outputs")):
+        raise SpecError(
+            f"{type(model).__name__} is a class of models with a call of its own, and a stage needs a model with "
+            "inputs and outputs: make one of its layers (inputs = keras.Input(shape); keras.Model(inputs, outputs)), "
+            "or train with tfos.run, export, and take KerasModel.from_saved_model"
+        )
 
 
 def inputs_of(model: Any) -> list[TensorInfo]:

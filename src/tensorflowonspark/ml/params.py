@@ -80,8 +80,8 @@ class ModelSettings:
     featuresCol : str
         The column of features.
     featuresCols : sequence of str, optional
-        Several columns of features instead: one for each input of the model, by name or in order, or numbers that
-        become one input together. Takes precedence over `featuresCol`.
+        Several columns of features instead: one for each input of the model, by name, or in order if no name is that
+        of an input; or numbers that become one input together. Takes precedence over `featuresCol`.
     predictionCol : str
         The column of predictions; an empty name leaves it out, as in Spark ML.
     probabilityCol : str

@@ -15,9 +15,9 @@ from tensorflowonspark.keras.hooks import keras_backend
 from tensorflowonspark.keras.jax.saving import inference_function, whole_model
 from tensorflowonspark.keras.preprocessing import family_of
 from tensorflowonspark.ml.code import Code
-from tensorflowonspark.ml.inputs import check_dtypes, column_shapes, held, to_inputs
+from tensorflowonspark.ml.inputs import are_in_order, check_dtypes, column_shapes, held, to_inputs
 from tensorflowonspark.ml.layers import model_up_to, unadapted_layers
-from tensorflowonspark.ml.model_bundle import ModelBundle, described, inputs_of
+from tensorflowonspark.ml.model_bundle import ModelBundle, described, inputs_of, require_outputs
 from tensorflowonspark.ml.row_files import RowFiles
 from tensorflowonspark.ml.serialization import deserialize, is_model, library_of, nested, serialize_model
 
@@ -72,6 +72,7 @@ def train(job: TrainingJob, ctx: "Context") -> Trained | None:
         keras.mixed_precision.set_global_policy(job.precision)
     with _scope(job, ctx):
         model = _model(job)
+        require_outputs(model)
         _compile(model, job)
     feed, other = _feeds(job, ctx)
     dataset = _dataset(feed, job, model)
@@ -287,9 +288,8 @@ def _dtypes(spec: Any, columns: Sequence[str]) -> dict[str, str]:
 
 def _by_output(labels: Mapping[str, Any], outputs: Sequence[str]) -> dict[str, Any]:
     """Return the labels of each output, by name if the names match, else in order."""
-    if len(outputs) != len(labels) or set(outputs) == set(labels):
-        return dict(labels)
-    return dict(zip(outputs, labels.values(), strict=True))
+    in_order = are_in_order(outputs, list(labels), "outputs")
+    return dict(zip(outputs, labels.values(), strict=True)) if in_order else dict(labels)
 
 
 def _class_weights(labels: Any, weights: Mapping[int, float]) -> Any:

@@ -14,7 +14,7 @@ import pytest
 import tensorflow as tf
 
 from tensorflowonspark.columns import to_batch
-from tensorflowonspark.errors import FeedError
+from tensorflowonspark.errors import FeedError, SpecError
 from tensorflowonspark.ml.inputs import TensorInfo, column_shapes, held, to_inputs
 
 INTEGERS = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"]
@@ -125,8 +125,11 @@ def test_on_jax_an_integer_of_64_bits_is_refused_and_does_not_become_another():
 
 
 def test_a_column_has_the_shape_of_the_input_that_takes_it():
-    """Where names of some columns are those of other inputs, all are taken in order."""
+    """In order if no name is that of an input, by name if all are; else it is not known."""
     inputs = [TensorInfo("a", (2, 2), "float32"), TensorInfo("b", (3,), "float32")]
-    assert column_shapes(inputs, ["b", "c"], ["b", "c"], {}) == {"b": (2, 2), "c": (3,)}
-    assert set(to_inputs({"b": tf.zeros((1, 2, 2)), "c": tf.zeros((1, 3))}, inputs)) == {"a", "b"}
+    assert column_shapes(inputs, ["d", "c"], ["d", "c"], {}) == {"d": (2, 2), "c": (3,)}
+    assert column_shapes(inputs, ["b", "a"], ["b", "a"], {}) == {"a": (2, 2), "b": (3,)}
+    assert set(to_inputs({"d": tf.zeros((1, 2, 2)), "c": tf.zeros((1, 3))}, inputs)) == {"a", "b"}
+    with pytest.raises(SpecError, match="'c' is none of them, and others match"):
+        column_shapes(inputs, ["b", "c"], ["b", "c"], {})
     assert column_shapes(inputs[:1], ["a", "b"], ["a", "b"], {"b": [1]}) == {"b": (1,)}

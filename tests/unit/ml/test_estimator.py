@@ -1,6 +1,7 @@
 """Params of the estimator that are refused."""
 
 import functools
+from contextlib import nullcontext
 
 import keras
 import pytest
@@ -57,6 +58,44 @@ def test_wrong_params_are_refused_at_once(params, told):
 def test_settings_that_do_not_fit_are_refused_before_anything_starts(params, told):
     with pytest.raises(tfos.SpecError, match=told):
         _ = KerasEstimator(line, **params)._cluster_settings
+
+
+class OwnCall(keras.Model):
+    """A model without inputs and outputs, whose training a stage could not describe."""
+
+    def call(self, x):
+        return x
+
+
+def two_by_two():
+    user, item = keras.Input((1,), name="user"), keras.Input((1,), name="item")
+    model = keras.Model([user, item], [keras.layers.Dense(1, name=name)(user + item) for name in "ab"])
+    model.compile("sgd", "mse")
+    return model
+
+
+@pytest.mark.parametrize(
+    ("model", "params", "told"),
+    [
+        (OwnCall(), {}, "^OwnCall is a class of models with a call of its own, and a stage needs a model with inputs"),
+        (two_by_two(), {"featuresCols": ["item", "usr"]},
+         "^columns 'item', 'usr' and the model's inputs 'user', 'item': 'usr' is none of them, and others match"),
+        (two_by_two(), {"featuresCols": ["item", "user"], "labelCols": ["b", "c"]},
+         "^columns 'b', 'c' and the model's outputs 'a', 'b': 'c' is none of them, and others match"),
+        (two_by_two(), {"featuresCols": ["item", "user"], "labelCols": ["b", "a"]}, None),
+        (two_by_two(), {"featuresCols": ["one", "two"], "labelCols": ["three", "four"]}, None),
+    ],
+)  # fmt: skip
+def test_a_model_that_does_not_fit_its_columns_is_refused_before_anything_starts(model, params, told):
+    with nullcontext() if told is None else pytest.raises(tfos.SpecError, match=told):
+        KerasEstimator(model, **params)._check_model()
+
+
+def test_a_class_of_models_makes_no_stage():
+    model = OwnCall()
+    model.compile("sgd", "mse")
+    with pytest.raises(tfos.SpecError, match="OwnCall is a class of models with a call of its own"):
+        KerasModel.from_keras(model)
 
 
 def sized(units, rate=0.1, **_options):
