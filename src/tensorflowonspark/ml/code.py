@@ -245,6 +245,7 @@ def qualified_name(value: Any) -> str:
 
 
 _SETTING, _VARIABLE = "spark.tensorflowonspark.loadCode", "TFOS_LOAD_CODE"
+_SQL_TASK = "spark.sql.execution.id"  # a local property of each task that SQL has started
 
 
 def check_code(path: str, names: Sequence[str], spark: "SparkSession | None" = None) -> bool:
@@ -264,26 +265,38 @@ def check_code(path: str, names: Sequence[str], spark: "SparkSession | None" = N
     SpecError
         With the names, and the setting.
     """
-    given = {_SETTING: _setting(spark), _VARIABLE: os.environ.get(_VARIABLE, "")}
-    refusal = next((f"{name}={value}" for name, value in given.items() if (value or "true").lower() != "true"), "")
+    variable = os.environ.get(_VARIABLE, "")
+    setting = _setting(spark)
+    if setting is None:  # of a task that is not told it
+        refusal = "" if variable.lower() == "true" else f"{_VARIABLE}={variable or '(not set)'}"
+        where = (
+            f" in a task that Spark's SQL has not started (rdd.map, foreachPartition), which is not told {_SETTING},"
+        )
+    else:
+        given = {_SETTING: setting, _VARIABLE: variable}
+        refusal = next((f"{name}={value}" for name, value in given.items() if (value or "true").lower() != "true"), "")
+        where = ""
     if names and refusal:
         raise SpecError(
-            f"{path} holds code ({', '.join(names)}), and {refusal} forbids to load any: set it to true if you trust "
-            "everyone who can write there"
+            f"{path} holds code ({', '.join(names)}), and{where} {refusal} forbids to load any: set it to true if you "
+            "trust everyone who can write there"
         )
     if names:
         _log.info("%s holds code, which runs when it is used: %s", path, ", ".join(names))
     return bool(refusal)
 
 
-def _setting(spark: "SparkSession | None") -> str:
+def _setting(spark: "SparkSession | None") -> str | None:
+    """Return the setting, empty if it is not set; None if this process can't know it."""
     from pyspark import TaskContext
 
     task = TaskContext.get()
-    session = None if task else spark or active_session()
-    # Spark's SQL sends the session's settings to its tasks.
-    value = task.getLocalProperty(_SETTING) if task else session and session.conf.get(_SETTING, "true")
-    return str(value or "")
+    if task is None:
+        session = spark or active_session()
+        return str(session.conf.get(_SETTING, "true")) if session else ""
+    # Spark's SQL sends the settings of its session that are set to its tasks; no other task has any.
+    value = task.getLocalProperty(_SETTING)
+    return value or (None if task.getLocalProperty(_SQL_TASK) is None else "")
 
 
 def check_keras(version: str) -> None:

@@ -1,7 +1,7 @@
 """Models with custom classes in files, and sessions that forbid to load code."""
 
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import numpy as np
 import pyarrow as pa
@@ -10,6 +10,7 @@ from pyspark.ml import PipelineModel
 
 import tensorflowonspark as tfos
 from tensorflowonspark.ml import KerasEstimator, KerasModel
+from tensorflowonspark.ml.code import check_code
 from tensorflowonspark.ml.mlflow import _load_pyfunc
 from tests.support.custom_layers import layer, model_of
 
@@ -144,6 +145,35 @@ def test_the_setting_holds_in_tasks(spark, tmp_path):
     with refusing(spark):
         (row,) = spark.range(1).mapInArrow(load, "found string").collect()
     assert "holds code (function.pkl), and spark.tensorflowonspark.loadCode=false forbids" in row.found
+
+
+@pytest.mark.parametrize("forbidden", [True, False])
+def test_tasks_that_are_not_told_the_setting_load_no_code(spark, tmp_path, forbidden):
+    """Those of RDDs, which a DataFrame's ``foreachPartition`` starts too."""
+    told = tmp_path / "told"
+
+    def load(_rows, variable=None):
+        with pytest.MonkeyPatch.context() as patch:
+            if variable:
+                patch.setenv("TFOS_LOAD_CODE", variable)
+            try:
+                return [str(check_code("stage", ["function.pkl"]))]
+            except tfos.SpecError as error:
+                return [str(error)]
+
+    def write(rows):
+        told.write_text(load(rows)[0])
+
+    with refusing(spark) if forbidden else nullcontext():
+        found = spark.sparkContext.parallelize([0], 1).mapPartitions(load).collect()
+        found += spark.range(1).rdd.map(load).first()
+        spark.range(1).coalesce(1).foreachPartition(write)
+        found.append(told.read_text())
+        allowed = spark.sparkContext.parallelize([0], 1).mapPartitions(lambda rows: load(rows, "true")).collect()
+    assert allowed == ["False"]
+    wanted = "which is not told spark.tensorflowonspark.loadCode, TFOS_LOAD_CODE=(not set) forbids to load any"
+    assert len(found) == 3
+    assert all(wanted in each for each in found)
 
 
 def test_a_model_that_was_loaded_where_code_is_refused_needs_a_safe_keras_where_it_is_used(spark, tmp_path):
