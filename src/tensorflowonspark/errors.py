@@ -5,6 +5,7 @@ in a node or a Spark task arrives complete in the driver.
 """
 
 import difflib
+import re
 from collections.abc import Iterable
 from enum import Enum
 
@@ -42,16 +43,60 @@ def error_text(error: BaseException, limit: int = _TEXT) -> str:
     return text if len(text) <= limit else f"{text[:limit]}... ({len(text):,} characters)"
 
 
+# Settings of Horovod, Ray Train and TorchDistributor (docs/from-others.md), each with one of ours that has its place,
+# or with what does: the first that the function or command has which got it.
+_OF_PEERS = {
+    **dict.fromkeys(("num_proc", "num_processes", "np", "nproc_per_node"), ("num_workers", "workers")),
+    "use_gpu": ("nodes=tfos.Nodes(gpus_per_node=1)", "gpus_per_node"),
+    "resources_per_worker": ("Spark's spark.task.cpus, and nodes=tfos.Nodes(gpus_per_node=1)",),
+    "scaling_config": ("num_workers=4, and nodes=tfos.Nodes(gpus_per_node=1)",),
+    **dict.fromkeys(("max_failures", "failure_config"), ("restarts",)),
+    **dict.fromkeys(
+        ("checkpoint", "checkpoint_config", "run_config", "storage_path", "store"),
+        ("ctx.checkpoint(path) in the program", "checkpoint_dir"),
+    ),
+    "local_mode": ("a session of local[N]",),
+    "train_loop_config": ("args",),
+    "datasets": ("data",),
+}
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return the known name that was probably meant, as an error adds it; empty if none is similar.
+
+    Parameters
+    ----------
+    name : str
+        What was given: a column, a keyword, or an option of a command.
+    known : iterable of str
+        What there is.
 
     Examples
     --------
     >>> f"no column 'labl'{did_you_mean('labl', ['features', 'label'])}"
     "no column 'labl' (did you mean 'label'?)"
+    >>> did_you_mean("max_failures", ["num_workers", "restarts"])
+    " (here it is 'restarts')"
     """
-    near = difflib.get_close_matches(name, list(known), 1)
+    there = list(known)
+    own = {_plain(each): each for each in there}
+    place = _OF_PEERS.get(_plain(name), ()) if own.keys() & {"num_workers", "workers"} else ()
+    named = next((own[each] for each in place if each in own), None)
+    if named or place:
+        return f" (here it is {named!r})" if named else f" (here it is {place[0]})"
+    near = difflib.get_close_matches(name, there, 1)
     return f" (did you mean {near[0]!r}?)" if near else ""
+
+
+def _plain(name: str) -> str:
+    """Return an option, or a keyword in camel case, as a keyword.
+
+    Examples
+    --------
+    >>> _plain("--gpus-per-node"), _plain("numWorkers")
+    ('gpus_per_node', 'num_workers')
+    """
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower().strip("-").replace("-", "_")
 
 
 class ClusterError(Exception):

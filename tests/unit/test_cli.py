@@ -120,6 +120,8 @@ def test_options_of_spark_submit_are_passed_on(script, capsys):
     ("arguments", "message"),
     [
         (["--wrokers", "2", "train.py"], r"unrecognized arguments: --wrokers .*did you mean '--workers'\?"),
+        (["--num-proc", "2", "train.py"], r"unrecognized arguments: --num-proc .*here it is '--workers'\)"),
+        (["--max-failures=3", "train.py"], r"unrecognized arguments: --max-failures=3 .*here it is '--restarts'\)"),
         (
             ["--workers", "two", "train.py"],
             r"argument --workers: 'two': expected a number, or the fewest",

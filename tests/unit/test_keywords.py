@@ -97,6 +97,13 @@ def test_an_unknown_keyword_is_an_error_as_of_any_function(taker, name):
     ("call", "words"),
     [
         (lambda: tfos.run(None, print, nun_workers=2), r"'nun_workers' \(did you mean 'num_workers'\?\)"),
+        (lambda: tfos.run(None, print, num_proc=2), r"'num_proc' \(here it is 'num_workers'\)$"),
+        (lambda: tfos.run(None, print, use_gpu=True), r"'use_gpu' \(here it is nodes=tfos.Nodes\(gpus_per_node=1\)\)$"),
+        (lambda: tfos.run(None, print, max_failures=3), r"'max_failures' \(here it is 'restarts'\)$"),
+        (lambda: tfos.run(None, print, resources_per_worker={}), "'resources_per_worker' .here it is Spark's spark.ta"),
+        (lambda: tfos.run(None, print, scaling_config=4), "'scaling_config' .here it is num_workers=4, and nodes="),
+        (lambda: tfos.run(None, print, checkpoint="c"), "'checkpoint' .here it is ctx.checkpoint.path. in the program"),
+        (lambda: tfos.run(None, print, datasets={}), r"'datasets' \(here it is 'data'\)$"),
         (lambda: tfos.Nodes(hearbeat_timeout=60), r"Nodes has no setting 'hearbeat_timeout' \(did you mean 'heartbe"),
         (lambda: tfos.Network(log_dir="l"), "Network has no setting 'log_dir': it has network_interface, ports, tls"),
         (lambda: tfos.Data(None, chache="disk"), r"Data has no setting 'chache' \(did you mean 'cache'\?\)"),

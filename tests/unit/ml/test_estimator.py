@@ -18,6 +18,7 @@ pytestmark = [pytest.mark.masters("local"), pytest.mark.timeout(240)]
     ("params", "told"),
     [
         ({"epoch": 3}, r"no param 'epoch' \(did you mean 'epochs'\?\)"),
+        ({"num_proc": 2}, r"no param 'num_proc' \(here it is 'numWorkers'\): explainParams"),
         ({"epochs": 0}, "^epochs=0: expected a positive number"),
         ({"start": "some_rows"}, "^start='some_rows': expected one of 'all_rows', 'first_rows'"),
         ({"strategy": "diloc"}, "strategy='diloc': .*expected one of 'synchronous', 'local_sgd', 'diloco'"),
