@@ -7,6 +7,7 @@ A ``MultiWorkerMirroredStrategy`` ignores the size of packs in its own options w
 from __future__ import annotations  # TensorFlow imports this module while it is incomplete itself
 
 from collections.abc import Sequence
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -15,6 +16,7 @@ import tensorflow as tf
 from tensorflowonspark.keras.hooks import wrap
 from tensorflowonspark.keras.row_kinds import FREE, mark
 
+_IN_GRAPH = "_tfos_sum"  # attribute of a strategy: `_sum` as a graph
 _PACK_BYTES = 1 << 26  # at most, of values that are sent together
 
 
@@ -92,6 +94,11 @@ def all_sum(strategy: tf.distribute.Strategy, values: Sequence[Any]) -> list[Any
 
 
 def _sum(strategy: tf.distribute.Strategy, values: Sequence[Any]) -> list[Any]:
+    if not tf.inside_function():  # as at the end of an epoch: TensorFlow warns of each run without a graph
+        if not hasattr(strategy, _IN_GRAPH):
+            setattr(strategy, _IN_GRAPH, tf.function(partial(_sum, strategy), autograph=False))
+        return list(getattr(strategy, _IN_GRAPH)(list(values)))
+
     @tf.autograph.experimental.do_not_convert
     def add(values: list[Any]) -> Any:
         values = tf.nest.map_structure(tf.identity, values, expand_composites=True)  # on the device that exchanges them
