@@ -6,7 +6,7 @@ the Spark application, or else from the defaults of each client library. Importi
 libraries, and neither Spark nor TensorFlow.
 """
 
-from tensorflowonspark.storage.file_systems import file_system, files_below, is_local, matching
+from tensorflowonspark.storage.file_systems import file_system, is_local
 from tensorflowonspark.storage.hadoop import (
     absolute_path,
     default_fs,
@@ -32,12 +32,10 @@ __all__ = [
     "default_fs",
     "fetch",
     "file_system",
-    "files_below",
     "hadoop_settings",
     "hadoop_user",
     "is_local",
     "make_private_directory",
-    "matching",
     "publish",
     "remove",
     "settings",

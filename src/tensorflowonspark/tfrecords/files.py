@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from tensorflowonspark import storage
 from tensorflowonspark.errors import FeedError, SpecError
+from tensorflowonspark.storage.file_systems import files_below, matching
 from tensorflowonspark.tfrecords.options import Options
 from tensorflowonspark.tfrecords.partitions import partition_value
 
@@ -104,7 +105,7 @@ def _roots(files: Any, within: str) -> tuple[list[str], bool]:
     patterns = _alternatives(within)
     if patterns == [within] and not any(each in within for each in "*?["):
         return [within.rstrip("/") or "/"], False
-    return sorted({each.rstrip("/") for pattern in patterns for each in storage.matching(files, pattern)}), True
+    return sorted({each.rstrip("/") for pattern in patterns for each in matching(files, pattern)}), True
 
 
 def _alternatives(pattern: str) -> list[str]:
@@ -125,7 +126,7 @@ def _wanted(files: Any, root: str, wild: bool, options: Options) -> Iterator[tup
     """Yield the files at a file or below a directory that are neither hidden nor empty, as the options want them."""
     after, before = options.seconds("modified_after"), options.seconds("modified_before")
     globs = _alternatives(options.path_glob_filter or "*")
-    for info in storage.files_below(files, root).values():
+    for info in files_below(files, root).values():
         name = str(info["name"])
         inner = PurePosixPath(name[len(root) :].lstrip("/")).parts
         file = PurePosixPath(name).name
