@@ -85,7 +85,7 @@ def _function(model: Any, step: Callable[[Any], Any], name: str) -> Callable[[An
         try:
             for _ in range(1 if is_one else model.steps_per_execution):
                 if isinstance(iterator, tf.distribute.DistributedIterator):
-                    begin.meet(tf.zeros([]))  # before TensorFlow asks all workers whether there is another batch
+                    begin.meet_before_batch()
                 outputs = with_batch(*_next_batch(strategy, iterator))
         except tf.errors.OutOfRangeError:  # an epoch's last execution may have fewer steps, but at least one
             if outputs is None:

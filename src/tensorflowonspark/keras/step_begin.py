@@ -52,6 +52,7 @@ class StepBegin:
             self._table = tf.Variable(tf.zeros((len(self._roles), 3)), trainable=False)
             self.rows = tf.Variable(tf.zeros(len(self._roles)), trainable=False)
             self._stops = tf.Variable(0.0, trainable=False)
+        self._meet_in_graph = tf.function(self.meet, autograph=False)
 
     def stop(self) -> None:
         """Have all workers end the training instead of the next step."""
@@ -72,6 +73,10 @@ class StepBegin:
                 checked = tf.debugging.Assert(together, [_UNEQUAL])
             with tf.control_dependencies([] if checked is None else [checked]):
                 return tf.identity(table[:, _ROWS])
+
+    def meet_before_batch(self) -> None:
+        """Meet the others before TensorFlow asks all workers whether there is another batch."""
+        self._meet_in_graph(tf.zeros([]))
 
     def meet_alone(self) -> None:
         """Wait for all workers, outside of a step; raise what they do if it is not the same."""
