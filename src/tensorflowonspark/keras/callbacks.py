@@ -209,8 +209,8 @@ class KeepEqual(keras.callbacks.Callback):
             self._warn(weights, own, averages)
 
     def _warn(self, weights: Sequence[Any], values: Sequence[Any], averages: Sequence[Any]) -> None:
-        """Name the statistics of the program's own layers that each worker has computed of its own rows, once."""
-        layers = [each for each in all_sublayers(self.model) if type(each).__module__.partition(".")[0] != "keras"]
+        """Name the statistics that each worker has computed of its own rows, once; BatchNormalization has such."""
+        layers = [each for each in all_sublayers(self.model) if not isinstance(each, keras.layers.BatchNormalization)]
         own = {id(each) for layer in layers for each in own_weights(layer)} - self._named
         places = [place for place, each in enumerate(weights) if id(each) in own]
         if not places:

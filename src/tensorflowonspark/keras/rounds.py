@@ -105,7 +105,7 @@ class RoundWorkers(Protocol):
 
 @dataclass
 class _Connection:
-    """What callbacks ask when a training begins: they are made by the program, which can't tell them.
+    """What callbacks ask when a training begins: the program makes them, and can't pass it to them.
 
     Attributes
     ----------

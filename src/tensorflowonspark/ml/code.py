@@ -267,10 +267,11 @@ def check_code(path: str, names: Sequence[str], spark: "SparkSession | None" = N
     """
     variable = os.environ.get(_VARIABLE, "")
     setting = _setting(spark)
-    if setting is None:  # of a task that is not told it
+    if setting is None:  # of a task that does not receive it
         refusal = "" if variable.lower() == "true" else f"{_VARIABLE}={variable or '(not set)'}"
         where = (
-            f" in a task that Spark's SQL has not started (rdd.map, foreachPartition), which is not told {_SETTING},"
+            " in a task that Spark's SQL has not started (rdd.map, foreachPartition), which does not receive "
+            f"{_SETTING},"
         )
     else:
         given = {_SETTING: setting, _VARIABLE: variable}

@@ -265,7 +265,7 @@ def file_system(path: str) -> tuple[fsspec.AbstractFileSystem, str]:
     ('/folder/file', '/x/run::2')
     """
     scheme, separator, rest = path.partition("://")
-    is_chain = path.partition("::")[0] in fsspec.available_protocols()
+    is_chain = "::" in path and path.partition("::")[0] in fsspec.available_protocols()
     if scheme == "file" or not (separator or is_chain):
         local = Path(path.removeprefix("file://").removeprefix("file:")).expanduser()
         return fsspec.filesystem("file"), os.path.abspath(local)  # noqa: PTH100 - links stay
@@ -311,7 +311,7 @@ def is_local(files: fsspec.AbstractFileSystem) -> bool:
 
 
 def files_below(files: fsspec.AbstractFileSystem, root: str) -> dict[str, dict[str, Any]]:
-    """Return the files below a directory, or the file itself, with what the file system tells of each.
+    """Return the files below a directory, or the file itself, with what the file system reports of each.
 
     Parameters
     ----------

@@ -148,7 +148,7 @@ def test_the_setting_holds_in_tasks(spark, tmp_path):
 
 
 @pytest.mark.parametrize("forbidden", [True, False])
-def test_tasks_that_are_not_told_the_setting_load_no_code(spark, tmp_path, forbidden):
+def test_tasks_that_do_not_receive_the_setting_load_no_code(spark, tmp_path, forbidden):
     """Those of RDDs, which a DataFrame's ``foreachPartition`` starts too."""
     told = tmp_path / "told"
 
@@ -171,7 +171,7 @@ def test_tasks_that_are_not_told_the_setting_load_no_code(spark, tmp_path, forbi
         found.append(told.read_text())
         allowed = spark.sparkContext.parallelize([0], 1).mapPartitions(lambda rows: load(rows, "true")).collect()
     assert allowed == ["False"]
-    wanted = "which is not told spark.tensorflowonspark.loadCode, TFOS_LOAD_CODE=(not set) forbids to load any"
+    wanted = "which does not receive spark.tensorflowonspark.loadCode, TFOS_LOAD_CODE=(not set) forbids to load any"
     assert len(found) == 3
     assert all(wanted in each for each in found)
 

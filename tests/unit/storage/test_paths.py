@@ -51,6 +51,13 @@ def test_a_local_path_is_literal(tmp_path, scheme):
     assert not storage.fetch(f"{scheme}{tmp_path}/run::3", f"{tmp_path}/none")
 
 
+@pytest.mark.parametrize("name", ["hdfs", "s3", "data", "memory"])
+def test_a_local_path_may_have_the_name_of_a_scheme(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    files, within = storage.file_system(name)
+    assert (storage.is_local(files), within) == (True, f"{tmp_path}/{name}")
+
+
 def test_a_chain_is_meant_or_refused():
     assert storage.file_system("simplecache::memory://d/f")[1].endswith("/d/f")
     with pytest.raises(StorageError, match=r"memory://d/run::2: '2' is no protocol of fsspec's"):

@@ -13,7 +13,7 @@ import tensorflow as tf
 from tensorflowonspark.keras.embedding.exchange import RowExchange
 from tensorflowonspark.keras.sublayers import all_sublayers
 
-# How many calls of `predict` run on all workers together. A context variable would not tell it to the replicas of a
+# How many calls of `predict` run on all workers together. A context variable would not reach the replicas of a
 # strategy, which look up rows in threads of their own.
 _predict_calls = 0
 
