@@ -2,9 +2,10 @@
 
 Keras documents them as those that a model may make by itself (``make_train_function`` and its kin). Its own fail on
 several workers (keras-team/keras#20585): they reduce scalars over an axis that these don't have, and loop over steps in
-a graph, where workers can't agree whether there is another batch. Here each step is one call of a graph, which takes a
-batch from the data, begins with a message of all workers (`step_begin`), and runs this worker's step (`worker_step`);
-the steps of one execution follow each other from Python. ``predict`` waits for no other worker.
+a graph, where workers can't agree whether there is another batch. Here a step is two graphs: one begins with a batch of
+the data and a message of all workers (`step_begin`), the other is this worker's step (`worker_step`), of which nothing
+runs, and no message has its number, before all take it. The steps of one execution follow each other from Python.
+``predict`` waits for no other worker.
 
 Keras also builds a model from a batch that it takes from the data, which a stream does not have twice. Here it is built
 from zeros with the dataset's element spec.
@@ -14,7 +15,7 @@ import inspect
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import partial
 from types import ModuleType
 from typing import Any
@@ -26,7 +27,7 @@ from tensorflowonspark.keras.metric_sums import StepLogs
 from tensorflowonspark.keras.shards import PlannedIterator
 from tensorflowonspark.keras.step_begin import StepBegin
 from tensorflowonspark.keras.steps import can_be_called, refuse_float8
-from tensorflowonspark.keras.worker_step import WorkerStep, building, prepared, taking, within
+from tensorflowonspark.keras.worker_step import WorkerStep, building, of_any_size, prepared, taking, within
 from tensorflowonspark.keras.workers import has_several_workers
 
 
@@ -62,66 +63,66 @@ def _function(model: Any, step: Callable[[Any], Any], name: str) -> Callable[[An
 
     @in_graph
     @tf.autograph.experimental.do_not_convert
-    def one_step(data: Any, rows: tf.Tensor, real: Any) -> Any:
-        known = WorkerStep(model, strategy, rows, begin.rows, begin.rank, real=real)
-        with taking(known):
-            logs = StepLogs.of_worker(known, step(data))
-        with within(known):
-            return logs.of_all_workers(known)
+    def begun(data: Any, planned: Any) -> Any:
+        absent = tf.experimental.Optional  # as Keras's datasets have it for each absent part of a batch
+        data = tf.nest.map_structure(lambda each: None if isinstance(each, absent) else each, data)
+        data, own, real = prepared(model, data, planned)
+        return data, begin.meet(own), real
 
     @in_graph
     @tf.autograph.experimental.do_not_convert
-    def with_batch(data: Any, may_be_empty: bool, planned: Any = None) -> Any:
-        absent = tf.experimental.Optional  # as Keras's datasets have it for each absent part of a batch
-        data = tf.nest.map_structure(lambda each: None if isinstance(each, absent) else each, data)
-        data, own, real = prepared(model, data, may_be_empty, planned)
-        rows = begin.meet(own)
-        with nullcontext() if eager else tf.control_dependencies([rows]):  # nothing runs before all have begun
-            return one_step(data, rows, real)
+    def one_step(data: Any, rows: tf.Tensor, real: Any) -> Any:
+        known = WorkerStep(model, strategy, rows, begin.rows, begin.rank, real=real)
+        with taking(known):
+            logs = StepLogs.of_worker(known, step(of_any_size(model, data)))
+        with within(known):
+            return logs.of_all_workers(known)
 
-    def execution(iterator: Any) -> Any:
-        outputs = None
-        is_one = inspect.isgenerator(iterator)  # of `train_on_batch`, with one batch
+    def take(iterator: Any) -> Any:
         try:
-            for _ in range(1 if is_one else model.steps_per_execution):
-                if isinstance(iterator, tf.distribute.DistributedIterator):
-                    begin.meet_before_batch()
-                outputs = with_batch(*_next_batch(strategy, iterator))
-        except tf.errors.OutOfRangeError:  # an epoch's last execution may have fewer steps, but at least one
-            if outputs is None:
-                raise
-        return outputs
-
-    def steps(iterator: Any) -> Any:
-        try:
-            return execution(iterator)
+            try:
+                batch = begun(*_next_batch(strategy, iterator))
+            except tf.errors.OutOfRangeError:  # of this worker
+                rows = begin.meet_without_batch()
+                data, _, real = prepared(model, tf.nest.map_structure(partial(_zeros, 0), iterator.element_spec))
+                batch = data, rows, real
         except tf.errors.InvalidArgumentError as error:
             begin.explain(error)
             model.stop_training = True
             warnings.filterwarnings("ignore", message="Your input ran out of data", category=UserWarning)
             raise StopIteration from None  # ends the epoch
+        return one_step(*batch)
+
+    def steps(iterator: Any) -> Any:
+        outputs = None
+        is_one = inspect.isgenerator(iterator)  # of `train_on_batch`, with one batch
+        try:
+            for _ in range(1 if is_one else model.steps_per_execution):
+                outputs = take(iterator)
+        except tf.errors.OutOfRangeError:  # an epoch's last execution may have fewer steps, but at least one
+            if outputs is None:
+                raise
+        return outputs
 
     steps.begin = begin  # type: ignore[attr-defined]
     return steps
 
 
-def _next_batch(strategy: Any, iterator: Any) -> tuple[Any, bool, Any]:
-    """Return the next batch of this worker, whether it may have no rows, and its real rows and all if these are known.
+def _next_batch(strategy: Any, iterator: Any) -> tuple[Any, Any]:
+    """Return the next batch of this worker, and its real rows and all if these are known.
 
     It is taken before the graph of the step runs, in which operations that need no data, as the optimizer's count of
-    steps, would run before TensorFlow finds the end of the data.
+    steps, would run before TensorFlow finds the end of the data. Each worker takes its own: where TensorFlow divides a
+    dataset, it would ask all workers whether they have another batch, by a message of its own.
     """
-    is_divided = isinstance(iterator, tf.distribute.DistributedIterator)
-    take = next if inspect.isgenerator(iterator) else _taken if is_divided else type(iterator).get_next
-    data = take(iterator)
+    if inspect.isgenerator(iterator):
+        return next(iterator), None
+    if isinstance(iterator, tf.distribute.DistributedIterator):
+        iterator._enable_get_next_as_optional = False
+    data = iterator.get_next()
     planned = iterator.rows_of_batch() if isinstance(iterator, PlannedIterator) else None
     data = tf.nest.map_structure(partial(_local, strategy), data)
-    return data, is_divided, planned and tf.constant(planned, tf.int32)
-
-
-@partial(tf.function, autograph=False, reduce_retracing=True)
-def _taken(iterator: Any) -> Any:
-    return iterator.get_next()
+    return data, planned and tf.constant(planned, tf.int32)
 
 
 def _make_predict_function(wrapped: Any, model: Any, /, force: bool = False) -> Any:
@@ -184,12 +185,12 @@ def _made_under_strategy(model: Any) -> bool:
 
 
 def _zeros(rows: int, spec: Any) -> Any:
-    """Return zeros with a dataset's element spec and a number of rows."""
+    """Return zeros with a dataset's element spec: with its own number of rows, or else this one, or none at all."""
     if isinstance(spec, tf.OptionalSpec):
         return None
     if isinstance(spec, tf.TensorSpec):
         shape = [1 if size is None else size for size in spec.shape]
-        if shape and spec.shape[0] is None:
+        if shape and (spec.shape[0] is None or not rows):
             shape[0] = rows
         return tf.fill(shape, "") if spec.dtype == tf.string else tf.zeros(shape, spec.dtype)
     if isinstance(spec, (tf.RaggedTensorSpec, tf.SparseTensorSpec)):
@@ -197,10 +198,7 @@ def _zeros(rows: int, spec: Any) -> Any:
         if isinstance(spec, tf.SparseTensorSpec):
             return tf.sparse.from_dense(dense)
         return tf.RaggedTensor.from_tensor(dense, ragged_rank=spec.ragged_rank) if spec.ragged_rank else dense
-    values = getattr(spec, "_value_specs", None)  # one for each replica, in the spec of a distributed dataset
-    if values is None:
-        raise TypeError(f"no zeros of {spec}")
-    return _zeros(rows, values[0])
+    raise TypeError(f"no zeros of {spec}")
 
 
 def _batch_rows(model: Any) -> int:

@@ -184,7 +184,7 @@ ATTRIBUTES = (  # of objects, which functions use where they need them
     Use("keras", "the columns that a layer which adapts receives", ("Function()._nodes_by_depth",)),
     Use("keras.src.ops.node", "the names of a model's outputs", ("()._keras_history",)),
     Use("keras", PLACED, ("Variable()._value", "Variable._deferred_initialize")),
-    Use("tensorflow.python.distribute.values", FIT, ("PerReplicaSpec()._value_specs",)),
+    Use("tensorflow.python.distribute.input_lib", FIT, ("DistributedIteratorBase()._enable_get_next_as_optional",)),
     Use("tensorflow.python.eager.context", STRATEGY, ("()._context", "Context()._initialized")),
     Use("tf_keras.src.engine.compile_utils", PADDING, (
         "MetricsContainer._conform_to_outputs", "LossesContainer()._user_losses", "LossesContainer()._total_loss_mean",

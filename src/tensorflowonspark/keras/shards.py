@@ -98,15 +98,17 @@ def distribute_shards_whole(tensorflow: ModuleType) -> None:
             row_counts.note_dataset(dataset, DataPath.UNKNOWN if _is_off(dataset) else DataPath.DIVIDED)
             return wrapped(_sorted(dataset), options)
         row_counts.note_dataset(dataset, DataPath.WHOLE)
-        if _all_equal(strategy, dataset):  # no need to ask the other workers whether they have another batch
-            return PlannedDataset(dataset) if _fits.get() else dataset
+        if _fits.get():  # whose steps begin with a message that says whether each worker has another batch
+            return PlannedDataset(dataset)
+        if _all_equal(strategy, dataset):
+            return dataset
         return strategy.distribute_datasets_from_function(lambda _context: dataset)
 
     wrap(tensorflow, "distribute.Strategy.experimental_distribute_dataset", distribute)
 
 
 class PlannedDataset:
-    """A dataset of one worker whose passes know the real rows of each batch from the feed's plan.
+    """One worker's share, whose passes know the real rows of each batch if a feed has planned them.
 
     Parameters
     ----------
@@ -136,6 +138,11 @@ class PlannedIterator:
 
     def __init__(self, batches: Any, planned: RowsAhead) -> None:
         self._batches, self._planned = batches, iter(planned)
+
+    @property
+    def element_spec(self) -> Any:
+        """The shapes and types of a batch."""
+        return self._batches.element_spec
 
     def get_next(self) -> Any:
         """Return the next batch."""

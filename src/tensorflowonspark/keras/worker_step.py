@@ -215,10 +215,10 @@ def is_statistic(weight: Any) -> bool:
     return not weight.trainable and not getattr(weight.value, "trainable", True)
 
 
-def prepared(model: Any, data: Any, may_be_empty: bool, planned: Any = None) -> tuple[Any, tf.Tensor, tf.Tensor | None]:
+def prepared(model: Any, data: Any, planned: Any = None) -> tuple[Any, tf.Tensor, tf.Tensor | None]:
     """Return a batch without its padding rows, the number of its real rows, and a mask of them if padding stays.
 
-    A batch of padding alone is kept, since layers fail without rows.
+    A batch of padding alone is kept, and one without rows gets one of padding, since layers fail without any.
 
     Parameters
     ----------
@@ -226,8 +226,6 @@ def prepared(model: Any, data: Any, may_be_empty: bool, planned: Any = None) -> 
         The model.
     data : nested structure of tensors
         The batch.
-    may_be_empty : bool
-        Whether the batch may have no rows, if this worker's data has ended before the others'. It gets one of zeros.
     planned : tf.Tensor, optional
         The real rows of the batch by the feed's plan, which come first, and all of its rows. If the batch has another
         number, the program has selected rows, and if others are marked as padding while those that follow the real ones
@@ -252,16 +250,14 @@ def prepared(model: Any, data: Any, may_be_empty: bool, planned: Any = None) -> 
         if real is not None:
             some = tf.reduce_any(real) & tf.logical_not(tf.reduce_all(real))
             of_rows = tf.cond(some, lambda: [_selected(each, real) for each in of_rows], lambda: of_rows)
-        if may_be_empty:
-            has_rows = tf.greater(_rows(data), 0)
-            marks = list(map(id, tf.nest.flatten(_weights(data))))
-            of_rows = tf.cond(
-                has_rows,
-                partial(list, of_rows),
-                lambda: [_a_row(flat[place], id(flat[place]) in marks) for place in places],
-            )
+        marks = list(map(id, tf.nest.flatten(_weights(data))))
+        of_rows = tf.cond(
+            _rows(data) > 0,
+            partial(list, of_rows),
+            lambda: [_a_row(flat[place], id(flat[place]) in marks) for place in places],
+        )
         for place, values in zip(places, of_rows, strict=True):
-            flat[place] = _of_any_size(values)
+            flat[place] = values
         return tf.nest.pack_sequence_as(data, flat), rows, None
     return data, rows, real
 
@@ -320,10 +316,18 @@ def _a_row(values: Any, is_weight: bool) -> Any:
     return tf.fill(shape, tf.constant(-0.0 if is_weight and values.dtype.is_floating else 0, values.dtype))
 
 
-def _of_any_size(values: Any) -> Any:
-    """Return values whose static shape has no number of rows, as those of a batch whose size is not known before."""
-    if not tf.is_symbolic_tensor(values) or not isinstance(values, tf.Tensor) or values.shape.rank is None:
-        return values
-    if values.shape[0] is None:
-        return values
-    return tf.compat.v1.placeholder_with_default(values, [None, *values.shape[1:]])
+def of_any_size(model: Any, data: Any) -> Any:
+    """Return a batch whose static shapes have no number of rows, unless a model takes batches of one size.
+
+    So a graph of the first batch is that of a short one, too, and rows are known by that axis.
+    """
+    if has_fixed_batches(model):
+        return data
+
+    def opened(values: Any) -> Any:
+        is_tensor = isinstance(values, tf.Tensor) and tf.is_symbolic_tensor(values)
+        if not is_tensor or not values.shape.rank or values.shape[0] is None:
+            return values
+        return tf.compat.v1.placeholder_with_default(values, [None, *values.shape[1:]])
+
+    return tf.nest.map_structure(opened, data)
