@@ -201,10 +201,11 @@ OWN_LOSSES = {
         keras.ops.sum((x - y) ** 2) + keras.ops.sum(model.trainable_weights[0] ** 2)
     ),
     "divided by what all workers have": lambda model, x, y: keras.ops.sum((x - y) ** 2) / keras.ops.sum(x),
+    "the root of a mean": lambda model, x, y: keras.ops.sqrt(keras.ops.mean((x - y) ** 2)),
+    "divided by what is trained": lambda model, x, y: keras.ops.sum((x - y) ** 2) / (1 + keras.ops.sum(y**2)),
 }  # fmt: skip
 REFUSED = {
-    "the root of a mean": lambda model, x, y: keras.ops.sqrt(keras.ops.mean((x - y) ** 2)),
-    "divided by what is trained": lambda model, x, y: keras.ops.sum((x - y) ** 2) / keras.ops.sum(y**2),
+    "the largest": lambda model, x, y: keras.ops.max((x - y) ** 2),
 }
 
 
