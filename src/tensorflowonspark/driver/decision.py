@@ -203,6 +203,12 @@ def may_be_preemption(cause: str, policy: RestartPolicy) -> bool:
     return cause in _OF_EXECUTORS and cause in policy.causes and policy.most_preemptions > 0
 
 
+def awaits_executors(policy: RestartPolicy) -> bool:
+    """Return whether it matters that an exception may follow from the end of its executor: only that is restarted."""
+    lost, raised = FailureKind.EXECUTOR_LOST.name.lower(), FailureKind.RAISED.name.lower()
+    return lost in policy.causes and raised not in policy.causes and policy.max_restarts + policy.most_preemptions > 0
+
+
 Decision = Keep | Replace | Lose | EndAttempt | Restart | Raise
 
 

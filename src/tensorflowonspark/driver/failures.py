@@ -13,8 +13,11 @@ from tensorflowonspark.terminal import CONSOLE
 _log = logging.getLogger(__name__)
 _CAUSE_SECONDS = 1.0  # that a failure which looks like a consequence of another one waits for its cause
 _PROBE_SECONDS = 2.0  # more, for supervisors to answer a probe
+# That an exception waits for the end of its node's executor, which removes Spark's directories before it is known.
+_EXECUTOR_SECONDS = 3.0
 # Nodes wait for each other in TensorFlow, or have lost each other: whether the network lets them is found out first.
 _BETWEEN_NODES = (FailureKind.PEER_LOST, FailureKind.HUNG)
+_OF_EXECUTORS = (FailureKind.EXECUTOR_LOST, FailureKind.LOST)
 _TASK = re.compile(r"/job:(\w+)/replica:\d+/task:(\d+)")  # in errors of TensorFlow
 
 
@@ -29,14 +32,23 @@ class Failures:
         Called when the root cause is certain.
     later : callable
         Takes seconds, and a function to call after these.
+    awaits_executors : bool
+        Whether an exception of a program waits for the end of its executor, of which it may be a consequence. It does
+        if a restart follows after that, and none after an exception.
     """
 
     def __init__(
-        self, roster: Roster, conclude: Callable[[], None], later: Callable[[float, Callable[[], None]], None]
+        self,
+        roster: Roster,
+        conclude: Callable[[], None],
+        later: Callable[[float, Callable[[], None]], None],
+        *,
+        awaits_executors: bool = False,
     ) -> None:
         self._roster = roster
         self._conclude = conclude
         self._later = later
+        self._awaits_executors = awaits_executors
         self._failures: list[tuple[Node, Failed]] = []
         self._losses: list[tuple[Node, Failed]] = []  # of nodes that the others can do without
         self._probe = 0  # the number of the last one
@@ -50,7 +62,9 @@ class Failures:
         """Note the failure of a node that the others need."""
         last = bool(self._losses) and node.serving
         self._failures.append(self._losses[0] if last else (node, failure))
-        if failure.kind not in _BETWEEN_NODES:
+        if failure.kind is FailureKind.RAISED and self._awaits_executors:
+            self._later(_EXECUTOR_SECONDS, lambda: self._conclude() if (node, failure) in self._failures else None)
+        elif failure.kind not in _BETWEEN_NODES:
             self._conclude()
         elif len(self._failures) == 1:
             addresses = {node.member.address for node in self._roster.nodes if node.member and not node.lost}
@@ -64,6 +78,11 @@ class Failures:
         held = f"; with it went {node.holds}" if node.holds else ""
         text = "%s on %s failed: %s. The others train on%s"
         CONSOLE.log(_log, logging.WARNING, text, node.role, node.host, failure.reason, held)
+
+    def withdraw(self, node: Node, failure: Failed) -> None:
+        """Forget the exception of a node's program that followed from the end of its executor, which is known now."""
+        if failure.kind in _OF_EXECUTORS:
+            self._failures = [each for each in self._failures if each[0] is not node or not _raised(each)]
 
     @property
     def last_probe(self) -> int:
@@ -90,6 +109,8 @@ class Failures:
 
     def _conclude_if_answered(self, probe: int) -> None:
         """Conclude if all supervisors have answered that their nodes are up; else give the others more time."""
+        if self._awaits_executors and any(map(_raised, self._failures)):
+            return  # until it is known whether an executor has ended
         if self.unanswered(probe):
             self._later(_PROBE_SECONDS, lambda: self._fail_unanswered(probe))
         else:
@@ -99,6 +120,10 @@ class Failures:
         for node in self.unanswered(probe) if self._failures[0][1].kind is FailureKind.PEER_LOST else ():
             self._failures.append((node, unanswered(self._failures[0][0])))
         self._conclude()
+
+
+def _raised(failure: tuple[Node, Failed]) -> bool:
+    return failure[1].kind is FailureKind.RAISED
 
 
 _LOST_ADVICE = (

@@ -24,6 +24,7 @@ from tensorflowonspark.driver.decision import (
     Lose,
     Replace,
     Running,
+    awaits_executors,
     decide,
     may_be_preemption,
 )
@@ -126,7 +127,7 @@ class Monitor(Roster):
         self._start: Callable[[Node, Failed, Channel | None, str], None]
         self.members = Membership(self, cluster, lambda: not (self._stopping or self._failures.begun))
         self._former: set[Channel] = set()  # of processes in whose place others are started
-        self._failures = Failures(self, self._conclude, self._inbox.later)
+        self._failures = Failures(self, self._conclude, self._inbox.later, awaits_executors=awaits_executors(restarts))
         self._checked = time.monotonic()  # time of the last check for heartbeats
         self._up = False  # all nodes are, or were
         self._failed = False  # and the root cause is certain
@@ -371,6 +372,7 @@ class Monitor(Roster):
         if failure is None or self._stopping or node.lost:
             return
         cause = failure.kind.name.lower()
+        self._failures.withdraw(node, failure)
         if placeable:
             self._console.failed(str(node.role), node.host, failure)
         # Whether it was a preemption takes time to find out: the process is retired first.

@@ -3,6 +3,7 @@
 import logging
 import pickle
 import time
+from contextlib import nullcontext
 
 import pytest
 
@@ -93,6 +94,32 @@ def test_a_cause_that_is_reported_after_its_consequence_is_the_one_raised(kind):
     backend = ScriptedBackend(fails(FailureKind.PEER_LOST, "peer reset"), fails(kind, "the cause", delay=0.3))
     with pytest.raises(tfos.NodeError, match="the cause"), cluster_on(backend, num_workers=2) as cluster:
         cluster.join()
+
+
+_RESTART = tfos.RestartPolicy(1, backoff=0)
+
+
+@pytest.mark.parametrize("policy", [_RESTART, tfos.RestartPolicy(1, backoff=0, scope="node")], ids=["all", "one"])
+@pytest.mark.parametrize("executor_ends", [True, False])
+def test_an_exception_shortly_before_the_end_of_its_executor_is_a_consequence(executor_ends, policy):
+    """An executor that ends removes Spark's directories before its end is known: a save that writes there raises."""
+    attempts = []
+
+    def saves(node):
+        attempts.append(node)
+        if len(attempts) > 1:
+            returns(1)(node)
+            return
+        node.send(Failed(FailureKind.RAISED, "FileNotFoundError: no such directory"))
+        time.sleep(0.5)
+        if executor_ends:
+            node.send(Failed(FailureKind.EXECUTOR_LOST, "the executor that it ran on has ended"))
+
+    with nullcontext() if executor_ends else pytest.raises(tfos.NodeError, match="no such directory"):
+        with cluster_on(ScriptedBackend(saves), num_workers=1, restarts=policy) as cluster:
+            results = cluster.join()
+        assert list(results.values()) == [1]
+    assert len(attempts) == 1 + executor_ends
 
 
 def test_a_consequence_without_a_cause_is_raised_itself():
