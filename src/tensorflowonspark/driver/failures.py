@@ -129,6 +129,10 @@ def _raised(failure: tuple[Node, Failed]) -> bool:
 _LOST_ADVICE = (
     "see the executor's log in Spark's UI; killed for memory by YARN or Kubernetes: raise spark.executor.memoryOverhead"
 )
+_SILENT_ADVICE = (
+    "see whether the host runs, and whether the driver's host reaches it; if it is only slow, swaps, or its network "
+    "breaks for longer than that, raise heartbeat_timeout; with restarts=... the training goes on elsewhere"
+)
 _CLOSED_ADVICE = (
     "a firewall is closed there, or the network between these hosts is broken: docs/network.md lists what connects to "
     "what, and `tfos check --master ...` tries it"
@@ -148,13 +152,13 @@ BROKEN = Failed(
 def silent(seconds: float) -> Failed:
     """Return the failure of a node whose supervisor sends no heartbeat."""
     reason = f"no heartbeat of its supervisor for {seconds:g} s: its host or the network is gone, or it is stopped"
-    return Failed(FailureKind.LOST, reason, _LOST_ADVICE)
+    return Failed(FailureKind.LOST, reason, _SILENT_ADVICE)
 
 
 def unanswered(peer: Node) -> Failed:
     """Return the failure of a node that a peer's TensorFlow can't reach and whose supervisor does not answer."""
     reason = f"{peer.role} can't reach it, and its supervisor does not answer: its host or the network is gone"
-    return Failed(FailureKind.LOST, reason, _LOST_ADVICE)
+    return Failed(FailureKind.LOST, reason, _SILENT_ADVICE)
 
 
 def explain_network(node: Node, failed: Failed, nodes: Sequence[Node]) -> Failed:

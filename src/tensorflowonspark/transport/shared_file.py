@@ -167,7 +167,7 @@ def disk_errors(directory: str) -> Iterator[None]:
         ) from error
 
 
-_FULL = "free some of the disk, set spark.local.dir to another, feed fewer columns, or use cache='memory' or 'none'"
+_FULL = "free some of the disk, set spark.local.dir to another, feed fewer columns, or use cache='memory' or cache=None"
 _ADVICE = {
     errno.EMFILE: "allow this process more open files (ulimit -n)",
     errno.ENFILE: "the host has too many open files (fs.file-max)",

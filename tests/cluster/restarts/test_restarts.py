@@ -4,6 +4,7 @@ import os
 import signal
 import time
 from contextlib import nullcontext
+from pathlib import Path
 
 import numpy as np
 import psutil
@@ -302,12 +303,21 @@ def test_an_executor_that_dies_is_replaced(spark):
 @pytest.mark.masters("standalone")
 @pytest.mark.parametrize("scope", ["cluster", "node"])
 @pytest.mark.parametrize(
-    ("ending", "preempted"), [(signal.SIGPWR, True), pytest.param(signal.SIGKILL, False, marks=pytest.mark.slow)]
+    ("ending", "preempted", "saves"),
+    [
+        (signal.SIGPWR, True, False),
+        pytest.param(signal.SIGPWR, True, True, marks=pytest.mark.slow),
+        pytest.param(signal.SIGKILL, False, False, marks=pytest.mark.slow),
+    ],
 )
-def test_an_executor_that_spark_decommissions_uses_up_no_restart(spark, scope, ending, preempted):
+def test_an_executor_that_spark_decommissions_uses_up_no_restart(spark, scope, ending, preempted, saves):
+    """Also if its program raises, since Spark removes the directory in which that writes, before its end is known."""
+
     def program(args, ctx):
-        if ctx.attempt == 0 and (scope == "cluster" or ctx.index == 1):
-            time.sleep(3600)
+        while ctx.attempt == 0 and (scope == "cluster" or ctx.index == 1):
+            if saves:
+                Path(os.environ["SPARK_LOCAL_DIRS"], "model").write_bytes(bytes(1000))
+            time.sleep(0.001 if saves else 3600)
         return ctx.attempt
 
     policy = tfos.RestartPolicy(0, max_preemptions=1, scope=scope)
