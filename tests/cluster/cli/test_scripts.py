@@ -286,3 +286,33 @@ def test_a_script_starts_again_after_its_node_was_killed(spark, script, tmp_path
     )
     tfos.run_script(spark, path, restarts=1)
     assert (tmp_path / "second").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.masters("local")
+def test_an_unchanged_script_goes_on_at_the_epoch_of_its_backup(spark, script, tmp_path):
+    """What docs/deploy/operate.md says: a script that knows nothing of Spark resumes by Keras's own callback."""
+    epochs = tmp_path / "epochs"
+    text = f"""
+import os, signal
+import keras, numpy as np, tensorflow as tf
+
+class Note(keras.callbacks.Callback):
+    def on_epoch_begin(self, epoch, logs=None):
+        with open({str(epochs)!r} + os.environ["TF_CONFIG"][-3], "a") as file:
+            print(epoch, file=file)
+        if epoch == 2 and not os.path.exists({str(tmp_path / "killed")!r}) and '"index": 1' in os.environ["TF_CONFIG"]:
+            open({str(tmp_path / "killed")!r}, "w").close()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+with tf.distribute.MultiWorkerMirroredStrategy().scope():
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    model.compile("adam", "mse")
+x = np.ones((32, 3), "f4")
+backup = keras.callbacks.BackupAndRestore({str(tmp_path / "backup")!r})
+model.fit(x, x[:, 0], batch_size=8, epochs=4, verbose=0, callbacks=[backup, Note()])
+"""
+    results = tfos.run_script(spark, script(text), num_workers=2, restarts=1)
+    assert results.restarts == 1
+    noted = sorted(each for path in tmp_path.glob("epochs*") for each in map(int, path.read_text().split()))
+    assert noted == [0, 0, 1, 1, 2, 2, 2, 2, 3, 3]
