@@ -22,6 +22,7 @@ import tensorflow as tf
 from tensorflowonspark.keras.collectives import all_sum
 from tensorflowonspark.keras.hooks import place_of, setting, wrap
 from tensorflowonspark.keras.metrics import have_weight, real_rows
+from tensorflowonspark.keras.row_kinds import Found, Of, mark
 from tensorflowonspark.keras.row_operations import is_set_from_rows
 
 _WEIGHT = "sample_weight"
@@ -319,15 +320,17 @@ def _a_row(values: Any, is_weight: bool) -> Any:
 def of_any_size(model: Any, data: Any) -> Any:
     """Return a batch whose static shapes have no number of rows, unless a model takes batches of one size.
 
-    So a graph of the first batch is that of a short one, too, and rows are known by that axis.
+    So a graph of the first batch is that of a short one, too. The tensors are marked as values of rows.
     """
     if has_fixed_batches(model):
         return data
 
     def opened(values: Any) -> Any:
         is_tensor = isinstance(values, tf.Tensor) and tf.is_symbolic_tensor(values)
-        if not is_tensor or not values.shape.rank or values.shape[0] is None:
+        if not is_tensor or not values.shape.rank:
             return values
-        return tf.compat.v1.placeholder_with_default(values, [None, *values.shape[1:]])
+        if values.shape[0] is not None:
+            values = tf.compat.v1.placeholder_with_default(values, [None, *values.shape[1:]])
+        return mark(values, Found(Of.ROWS))
 
     return tf.nest.map_structure(opened, data)
