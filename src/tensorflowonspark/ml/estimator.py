@@ -106,7 +106,7 @@ class KerasEstimator(TrainingParams, Estimator[KerasModel], MLReadable["KerasEst
     @classmethod
     def read(cls) -> StageReader["KerasEstimator"]:
         """Return a reader, which `load` uses."""
-        return StageReader(lambda _bundle, _metadata: cls())
+        return StageReader(cls, lambda _bundle, _metadata: cls())
 
     def _fit(self, dataset: "DataFrame") -> KerasModel:
         options = {**with_groups(self._cluster_settings), "start": self.getStart()}
@@ -128,7 +128,8 @@ class KerasEstimator(TrainingParams, Estimator[KerasModel], MLReadable["KerasEst
                 with written_rows(directory, frame, validation) as files:
                     results = run(dataset.sparkSession, train, replace(job, files=files), **options)
         trained = results.chief
-        model: KerasModel = self._copyValues(KerasModel(trained.bundle, history=trained.history))
+        # As in Spark ML the model has the estimator's uid, so that param maps of the estimator are the model's too.
+        model: KerasModel = self._copyValues(KerasModel(trained.bundle, history=trained.history)._resetUid(self.uid))
         log_fitted(fit, model, frame)
         return model
 

@@ -9,11 +9,9 @@ from typing import Any
 from tensorflowonspark import storage
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.ml.code import check_code, code_for
-from tensorflowonspark.ml.model_bundle import MODEL_FILE, ModelBundle, described, tensor_info, zipped
+from tensorflowonspark.ml.model_bundle import MODEL_FILE, SAVED_FILES, ModelBundle, described, tensor_info, zipped
 from tensorflowonspark.ml.outputs import OutputInfo
 from tensorflowonspark.ml.serialization import bundle_of_file, load_model
-
-_SAVED_FILES = ("saved_model.pb", "saved_model.pbtxt")
 
 
 def fetch_keras_model(path: str, library: str, custom_objects: Mapping[str, Any] | None = None) -> ModelBundle:
@@ -67,9 +65,9 @@ def fetch_saved_model(path: str, signature: str, tags: Sequence[str] = ()) -> Mo
         local = f"{scratch}/model"
         if not storage.fetch(path, local):
             raise SpecError(f"{path}: there is no such directory")
-        if not any(Path(local, name).exists() for name in _SAVED_FILES):
+        if not any(Path(local, name).exists() for name in SAVED_FILES):
             held = sorted(each.name for each in Path(local).glob("*")) or "nothing"
-            raise SpecError(f"there is no SavedModel at {path} (which has a {_SAVED_FILES[0]}); it holds {held}")
+            raise SpecError(f"there is no SavedModel at {path} (which has a {SAVED_FILES[0]}); it holds {held}")
         try:
             signatures = tf.saved_model.load(local, tags=list(tags) or None).signatures
         except (OSError, RuntimeError, ValueError) as error:

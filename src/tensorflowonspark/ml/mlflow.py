@@ -65,7 +65,7 @@ def load_model(model_uri: str) -> KerasModel:
 
     with tempfile.TemporaryDirectory(prefix="tfos-") as scratch:
         directory = mlflow.artifacts.download_artifacts(model_uri, dst_path=scratch)
-        return KerasModel.read().load_locally(f"{directory}/data/{_STAGE}")
+        return KerasModel.read().load_locally(f"{directory}/data/{_STAGE}", model_uri)
 
 
 def log_stage(stage: KerasModel, run_id: str, name: str, columns: TakenTypes) -> str:
@@ -150,7 +150,11 @@ def _load_pyfunc(path: str) -> "_Predictor":
     """Return the object whose ``predict`` MLflow calls."""
     directory = Path(path) if Path(path).name == _STAGE else Path(path, _STAGE)
     stage = KerasModel.read().load_locally(str(directory))
-    return _Predictor(stage, TakenTypes.from_json((directory / _TAKEN).read_text()))
+    try:
+        taken = TakenTypes.from_json((directory / _TAKEN).read_text())
+    except (OSError, SpecError) as error:
+        raise SpecError(f"{directory}: {_TAKEN} can't be read: {error}") from error
+    return _Predictor(stage, taken)
 
 
 class _Predictor:

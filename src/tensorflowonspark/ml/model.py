@@ -459,7 +459,7 @@ class KerasModel(ModelParams, Model, MLReadable["KerasModel"], MLWritable):
             stage._layers = tuple(metadata["layers"])
             return stage
 
-        return StageReader(make)
+        return StageReader(cls, make, {"history": dict, "layers": list, "model": dict})
 
     @property
     def _bundle(self) -> ModelBundle:

@@ -1,7 +1,9 @@
 """Model bundles: a model as bytes, with the code that it needs and the description of its tensors."""
 
 import io
+import pickletools
 import zipfile
+import zlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 
 MODEL_FILE = "model.keras"
 _SAVED_MODEL = "saved_model"
+SAVED_FILES = ("saved_model.pb", "saved_model.pbtxt")  # one of which each SavedModel has
 _FUNCTION = "function.pkl"
 _CODE = "code.pkl"
 # The kinds of models whose data can run any code, with the name of that in errors. Of Keras 3 `safe_mode` refuses it.
@@ -252,4 +255,39 @@ def read_saved(
         )
     except (AttributeError, KeyError, OSError, TypeError, ValueError) as error:
         raise SpecError(f"{path} holds no model that can be read ({type(error).__name__}: {error})") from error
-    return replace(bundle, distrusted=check_code(path, bundle.code_names, spark))
+    bundle = replace(bundle, distrusted=check_code(path, bundle.code_names, spark))
+    _require_whole(bundle, path)
+    return bundle
+
+
+def _require_whole(bundle: ModelBundle, path: str) -> None:
+    """Refuse a file that is cut or damaged, as by a copy that was interrupted; nothing of it runs."""
+    name, check = {
+        "function": (_FUNCTION, _require_pickle),
+        "saved_model": (_SAVED_MODEL, _require_saved_model),
+    }.get(bundle.kind, (MODEL_FILE, _require_archive))
+    checked = [(name, check, bundle.data)]
+    if bundle.code:
+        checked.append((_CODE, _require_pickle, bundle.code.pickle))
+    for name, check, data in checked:
+        try:
+            check(data)
+        except (EOFError, OSError, RuntimeError, ValueError, zipfile.BadZipFile, zlib.error) as error:
+            raise SpecError(f"{path}: model/{name} is cut or damaged: {error}. Copy or save the stage again") from error
+
+
+def _require_pickle(data: bytes) -> None:
+    for _ in pickletools.genops(data):  # reads the instructions, and follows none
+        pass
+
+
+def _require_archive(data: bytes) -> None:
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        if damaged := archive.testzip():
+            raise ValueError(f"{damaged} in it has another checksum")
+
+
+def _require_saved_model(data: bytes) -> None:
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        if not {*SAVED_FILES} & {*archive.namelist()}:
+            raise ValueError(f"it has no {SAVED_FILES[0]}")

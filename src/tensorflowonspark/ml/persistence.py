@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import cloudpickle
 from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter, MLReader, MLWriter
 
-from tensorflowonspark import storage
+from tensorflowonspark import __version__, storage
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.ml.code import check_code
 from tensorflowonspark.ml.model_bundle import ModelBundle, read_saved, write_saved
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 _OBJECTS = "objects.pkl"
 _METADATA = "metadata"
+_VERSION = "tensorflowonspark"  # of this package, by which a stage was saved
+_JSON: dict[type, str] = {str: "string", dict: "object", list: "array"}
+_FORM: dict[str, type] = {"class": str, "uid": str, "sparkVersion": str, "paramMap": dict, "defaultParamMap": dict}
 Stage = TypeVar("Stage", bound=ModelParams)
 
 
@@ -73,7 +76,8 @@ class StageWriter(MLWriter):
     def save_locally(self, directory: str) -> None:
         """Save the stage to a new directory of this machine."""
         bundle, params = self._bundle, self._stage._paramMap.items()
-        extra = {**self._metadata, **({} if bundle is None else {"model": bundle.to_metadata()})}
+        extra = {**self._metadata, _VERSION: __version__}
+        extra |= {} if bundle is None else {"model": bundle.to_metadata()}
         plain = {param.name: value for param, value in params if is_plain(value)}
         objects = _pickled({each.name: value for each, value in params if each.name not in {*plain, *self._without}})
         text = DefaultParamsWriter._get_metadata_to_save(self._stage, self.sparkSession, extra, plain)
@@ -95,13 +99,22 @@ class StageReader(MLReader[Stage]):
 
     Parameters
     ----------
+    kind : type
+        The class of the stage.
     make : callable
         Returns the stage without its params, from its trained model (None for an estimator) and its metadata.
+    form : mapping, optional
+        The types of the further entries of its metadata, by name.
     """
 
-    def __init__(self, make: Callable[[ModelBundle | None, Mapping[str, Any]], Stage]) -> None:
+    def __init__(
+        self,
+        kind: type[Stage],
+        make: Callable[[ModelBundle | None, Mapping[str, Any]], Stage],
+        form: Mapping[str, type] | None = None,
+    ) -> None:
         super().__init__()
-        self._make = make
+        self._kind, self._make, self._form = kind, make, {**_FORM, **(form or {})}
 
     def load(self, path: str) -> Stage:
         """Return the stage at a path.
@@ -109,7 +122,8 @@ class StageReader(MLReader[Stage]):
         Raises
         ------
         SpecError
-            If there is none, or it contains code, which Spark's settings forbid to load.
+            If there is none or that of another class, it is damaged, it has a param that this version has not, or it
+            contains code, which Spark's settings forbid to load.
         """
         path = _hadoop_path(path, self)
         with tempfile.TemporaryDirectory(prefix="tfos-") as scratch:
@@ -132,26 +146,79 @@ class StageReader(MLReader[Stage]):
         Raises
         ------
         SpecError
-            If there is none, or it contains code, which this process may not load.
+            If there is none or that of another class, it is damaged, it has a param that this version has not, or it
+            contains code, which this process may not load.
         """
         path = path or directory
-        parts = sorted(Path(directory, _METADATA).glob("part-*"))
-        if not parts:
-            raise SpecError(f"{path}: there is no stage of this package")
-        metadata = json.loads(parts[0].read_text())
-        described = metadata.get("model")
-        bundle = None if described is None else read_saved(f"{directory}/model", described, path, spark)
+        metadata = self._metadata(directory, path)
+        bundle = read_saved(f"{directory}/model", metadata["model"], path, spark) if "model" in self._form else None
         stage = self._make(bundle, metadata)
         stage._resetUid(metadata["uid"])
-        DefaultParamsReader.getAndSetParams(stage, metadata)
+        _require_params(stage, {**metadata["paramMap"], **metadata["defaultParamMap"]}, metadata, path)
+        try:
+            for name, value in metadata["paramMap"].items():
+                stage._set(**{name: value})  # whose errors name the param, and those of Spark's reader don't
+            DefaultParamsReader.getAndSetParams(stage, {**metadata, "paramMap": {}})
+        except (SpecError, TypeError, ValueError) as error:
+            raise SpecError(f"{path}: its params can't be set ({_saved_by(metadata)}): {error}") from error
         objects = Path(directory, "objects", _OBJECTS)
         # The environment of nodes names what Python imports and the linker loads.
         code = {f"objects/{_OBJECTS}": objects.exists(), "env": stage.hasParam("env") and bool(stage._optional("env"))}
         check_code(path, [name for name, held in code.items() if held], spark)
         if objects.exists():
-            for name, value in pickle.loads(objects.read_bytes()).items():
-                stage._set(**{name: deserialize(value, stage.getCustomObjects())})
+            self._set_objects(stage, objects, metadata, path)
         return stage
+
+    def _metadata(self, directory: str, path: str) -> dict[str, Any]:
+        """Return the metadata of the stage in a directory, whose entries have their types."""
+        parts = sorted(Path(directory, _METADATA).glob("part-*"))
+        if not parts:
+            raise SpecError(f"{path}: there is no stage of this package")
+        try:
+            metadata: Any = json.loads(parts[0].read_text())
+        except ValueError as error:
+            raise SpecError(f"{path}: its metadata is cut or damaged: {error}. Copy or save the stage again") from error
+        wanted = f"{self._kind.__module__}.{self._kind.__name__}"
+        found = metadata.get("class") if isinstance(metadata, dict) else None
+        if isinstance(found, str) and found != wanted:
+            reader = f"{found.rpartition('.')[2]}.load"
+            raise SpecError(f"{path} holds a stage of {found}, and no {wanted}: {reader} reads it")
+        held: dict[str, Any] = metadata if isinstance(metadata, dict) else {}
+        for name, kind in self._form.items():
+            if not isinstance(held.get(name), kind):
+                raise SpecError(f"{path}: its metadata is damaged: it has no {name!r}, or of another type than JSON's "
+                                f"{_JSON[kind]}. Copy or save the stage again")  # fmt: skip
+        return held
+
+    def _set_objects(self, stage: Stage, file: Path, metadata: Mapping[str, Any], path: str) -> None:
+        """Set the params that are pickled."""
+        try:
+            values = pickle.loads(file.read_bytes())
+            _require_params(stage, values, metadata, path)
+            for name, value in values.items():
+                stage._set(**{name: deserialize(value, stage.getCustomObjects())})
+        except SpecError:
+            raise
+        except Exception as error:  # of a cut file, a module that is missing here, or the user's own code
+            raise SpecError(
+                f"{path}: the params in objects/{_OBJECTS} can't be loaded ({_saved_by(metadata)}): "
+                f"{type(error).__name__}: {error}"
+            ) from error
+
+
+def _require_params(stage: ModelParams, names: Collection[str], metadata: Mapping[str, Any], path: str) -> None:
+    """Refuse params that the stage has not, as those of a later version."""
+    unknown = sorted(name for name in names if not stage.hasParam(name))
+    if unknown:
+        raise SpecError(
+            f"{path}: {type(stage).__name__} has no param {', '.join(map(repr, unknown))}, which the saved stage has "
+            f"({_saved_by(metadata)}): load it with that version"
+        )
+
+
+def _saved_by(metadata: Mapping[str, Any]) -> str:
+    """Return by which version of this package a stage was saved, and which this is, for errors."""
+    return f"tensorflowonspark {metadata.get(_VERSION, '(unknown)')} has saved it, and this is {__version__}"
 
 
 def _hadoop_path(path: str, end: Any) -> str:

@@ -56,10 +56,14 @@ class TakenTypes:
         Raises
         ------
         SpecError
-            If it has a type that is not Spark's own: its description would name a class to import, or contain its code.
+            If it is cut or damaged, or has a type that is not Spark's own: its description would name a class to
+            import, or contain its code.
         """
-        schema, zone = json.loads(text, object_hook=_own_type)
-        return cls(StructType.fromJson(schema), zone)
+        try:
+            schema, zone = json.loads(text, object_hook=_own_type)
+            return cls(StructType.fromJson(schema), zone)
+        except (KeyError, TypeError, ValueError) as error:
+            raise SpecError(f"the types of the columns are cut or damaged: {type(error).__name__}: {error}") from error
 
     def batch_of(self, data: "pd.DataFrame") -> pa.RecordBatch:
         """Return rows of pandas as Spark sends rows with these columns.

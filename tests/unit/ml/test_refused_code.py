@@ -21,7 +21,6 @@ from tensorflowonspark.ml import KerasEstimator, KerasModel
 from tensorflowonspark.ml.code import check_code
 from tensorflowonspark.ml.distribution import load_call
 from tensorflowonspark.ml.fetching import fetch_keras_model, fetch_saved_model
-from tensorflowonspark.ml.persistence import StageReader
 from tensorflowonspark.ml.serialization import load_model
 from tensorflowonspark.ml.taken_types import TakenTypes
 from tests.support.custom_layers import model_of
@@ -34,7 +33,7 @@ def refused(monkeypatch):
     monkeypatch.setenv("TFOS_LOAD_CODE", "false")
 
 
-def stage_at(directory, kind, code=(), **params):
+def stage_at(directory, kind, code=(), stage=KerasModel, **params):
     """Write what Spark ML and `KerasModel.save` write beside a model, whatever that is."""
     tensor = {"name": "x", "shape": [1], "dtype": "float32"}
     model = {
@@ -47,8 +46,8 @@ def stage_at(directory, kind, code=(), **params):
         "code": list(code),
     }
     metadata = {
-        "class": "tensorflowonspark.ml.model.KerasModel",
-        "uid": "KerasModel_1",
+        "class": f"{stage.__module__}.{stage.__name__}",
+        "uid": "Stage_1",
         "paramMap": params,
         "defaultParamMap": {},
         "sparkVersion": "4.0.0",
@@ -59,10 +58,6 @@ def stage_at(directory, kind, code=(), **params):
     Path(directory, "metadata").mkdir(parents=True)
     Path(directory, "metadata/part-00000").write_text(json.dumps(metadata))
     return directory
-
-
-def make(bundle, _metadata):
-    return KerasModel(bundle)
 
 
 def lambda_in_hdf5(path):
@@ -178,13 +173,13 @@ def test_a_kind_of_model_is_one_of_four(tmp_path, kind):
     with pytest.raises(
         tfos.SpecError, match=rf"{place}: .* kind of model {re.escape(repr(kind))}: expected one of ker"
     ):
-        StageReader(make).load_locally(str(place))
+        KerasModel.read().load_locally(str(place))
 
 
 def test_metadata_that_is_damaged_is_refused_by_the_stage(tmp_path):
     place = stage_at(tmp_path / "stage", "keras")
     with pytest.raises(tfos.SpecError, match=rf"{place} holds no model that can be read \(FileNotFoundError"):
-        StageReader(make).load_locally(str(place))
+        KerasModel.read().load_locally(str(place))
 
 
 @pytest.mark.parametrize(
@@ -202,14 +197,12 @@ def test_only_true_allows_code(monkeypatch, value, allowed):
 
 def test_params_and_an_environment_for_nodes_are_code(tmp_path, refused):
     """The environment can name what Python imports."""
-    place = stage_at(tmp_path / "stage", "keras", env={"PYTHONPATH": "/there"}, clusterOptions={"tls": True})
-    (place / "model").mkdir()
-    (place / "model/model.keras").write_bytes(b"")
+    params = {"env": {"PYTHONPATH": "/there"}, "clusterOptions": {"tls": True}}
+    place = stage_at(tmp_path / "stage", "keras", stage=KerasEstimator, **params)
     (place / "objects").mkdir()
     (place / "objects/objects.pkl").write_bytes(b"is not read")
-    reader = StageReader(lambda _bundle, _metadata: KerasEstimator())
     with pytest.raises(tfos.SpecError, match=r"holds code \(objects/objects.pkl, env\)"):
-        reader.load_locally(str(place))
+        KerasEstimator.read().load_locally(str(place))
 
 
 @pytest.fixture(scope="module")
@@ -222,7 +215,7 @@ def plain(tmp_path_factory):
 
 
 def test_a_plain_model_of_keras_3_is_used_where_code_is_refused(plain, refused):
-    stage = StageReader(make).load_locally(str(plain))
+    stage = KerasModel.read().load_locally(str(plain))
     assert stage.custom_code == []
     assert stage.keras().count_params() == 2
     assert fetch_keras_model(str(plain / "model/model.keras"), "keras").code_names == []
@@ -239,7 +232,7 @@ def test_where_code_is_refused_keras_has_no_known_way_around_that(plain, refused
     """Also in another process, which has got the model from one where code is refused."""
     import keras
 
-    stage = StageReader(make).load_locally(str(plain))
+    stage = KerasModel.read().load_locally(str(plain))
     received = pickle.loads(pickle.dumps(stage._bundle))
     monkeypatch.delenv("TFOS_LOAD_CODE")
     monkeypatch.setattr(keras, "__version__", version)

@@ -279,5 +279,5 @@ class TFEstimator(
                 cluster.shutdown(timeout=0)
             raise
         cluster.shutdown(grace_secs=args.grace_secs)
-        fitted: TFModel = self._copyValues(TFModel(self.args))
+        fitted: TFModel = self._copyValues(TFModel(self.args)._resetUid(self.uid))
         return fitted
