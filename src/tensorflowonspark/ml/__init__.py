@@ -5,7 +5,7 @@
 - Nodes: `training`, on rows that are fed or in `row_files`. A model travels as a `model_bundle`, with the `code` of the
   user's own classes; `serialization` makes it of a model in memory, `fetching` of a file.
 - Spark's Python workers: `predict`, `invalid_rows` and `counting`, with models from `distribution`.
-- `inputs` and `outputs` map columns to a model's tensors and back.
+- `inputs` and `outputs` map columns to a model's tensors and back; `structure` names these.
 """
 
 from importlib import import_module

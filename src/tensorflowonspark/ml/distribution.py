@@ -20,6 +20,7 @@ from tensorflowonspark.keras.saving import inference_call
 from tensorflowonspark.ml.inputs import held, to_inputs
 from tensorflowonspark.ml.model_bundle import ModelBundle
 from tensorflowonspark.ml.serialization import load_model
+from tensorflowonspark.ml.structure import as_inputs, by_output, input_structure
 from tensorflowonspark.supervisor.host import local_directory
 
 if TYPE_CHECKING:
@@ -120,23 +121,23 @@ def _keras_model(bundle: ModelBundle, layers: Sequence[str]) -> Call:
     import tensorflow as tf
 
     model = load_model(bundle)
-    names = list(layers) or [output.tensor.name for output in bundle.outputs]
     if layers:
         keras = import_module(bundle.kind)
-        model = keras.Model(model.inputs, [model.get_layer(name).output for name in layers])
+        outputs = {name: model.get_layer(name).output for name in layers}
+        model = keras.Model(input_structure(model), outputs)
 
     if bundle.kind == "keras" and keras_backend() != "tensorflow":  # as other code in this worker has imported it
-        return _on_other_backend(model, bundle, names)
+        return _on_other_backend(model, bundle)
     predict = inference_call(model)
 
     @tf.function(reduce_retracing=True)
     def call(features: Any) -> Any:
-        return predict(to_inputs(features, bundle.inputs))
+        return by_output(model, predict(as_inputs(model, to_inputs(features, bundle.inputs))))
 
-    return lambda features: _by_name(call(_tensors(features)), names)
+    return lambda features: _by_name(call(_tensors(features)), [])
 
 
-def _on_other_backend(model: Any, bundle: ModelBundle, names: Sequence[str]) -> Call:
+def _on_other_backend(model: Any, bundle: ModelBundle) -> Call:
     """Return the function of a model of Keras 3 on another backend than TensorFlow."""
     import tensorflow as tf
 
@@ -146,8 +147,9 @@ def _on_other_backend(model: Any, bundle: ModelBundle, names: Sequence[str]) -> 
     inputs = held(bundle.inputs, keras_backend())
 
     def call(features: Any) -> dict[str, Any]:
-        taken = tf.nest.map_structure(lambda each: each.numpy(), to_inputs(_tensors(features), inputs))
-        return _by_name(keras.tree.map_structure(keras.ops.convert_to_numpy, predict(taken)), names)
+        taken = as_inputs(model, to_inputs(_tensors(features), inputs))
+        results = by_output(model, predict(tf.nest.map_structure(lambda each: each.numpy(), taken)))
+        return {name: keras.ops.convert_to_numpy(each) for name, each in results.items()}
 
     return call
 

@@ -23,6 +23,7 @@ from tensorflowonspark.ml.persistence import StageReader, StageWriter
 from tensorflowonspark.ml.predict import TakenColumns
 from tensorflowonspark.ml.row_files import written_rows
 from tensorflowonspark.ml.serialization import is_model, serialize
+from tensorflowonspark.ml.structure import output_paths
 from tensorflowonspark.ml.tracking import log_fitted, tracked_fit
 from tensorflowonspark.ml.training import TrainingJob, check_compilation, train
 from tensorflowonspark.ml.training_params import EstimatorSettings, TrainingParams
@@ -185,7 +186,8 @@ class KerasEstimator(TrainingParams, Estimator[KerasModel], MLReadable["KerasEst
         if is_model(given):
             require_outputs(given)
             input_of_each(inputs_of(given), self._feature_columns)
-            are_in_order(list(getattr(given, "output_names", None) or []), self._label_columns, "outputs")
+            if self.getTrainFn() is None:  # which may take any labels
+                are_in_order(list(output_paths(given)), self._label_columns, "outputs")
         self._check_model_params(complete=True)
         if self.getCacheDir() is not None and self.getStart() != "all_rows":
             raise SpecError("start='first_rows': with cacheDir training begins when Spark has written all rows")

@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType
 
 
+_PARAMS = {"inputs": "featuresCols", "outputs": "labelCols"}
+
+
 @dataclass(frozen=True)
 class TensorInfo:
     """The name, shape and dtype of a model's tensor; the shape is one row's, with None for a size that varies."""
@@ -108,7 +111,9 @@ def input_of_each(inputs: Sequence[TensorInfo], columns: Sequence[str]) -> list[
 
 
 def are_in_order(names: Sequence[str], columns: Sequence[str], what: str) -> bool:
-    """Return whether columns belong to a model's inputs or outputs in order, as many of which none has a name of these.
+    """Return whether columns belong to a model's inputs or outputs in order, and else by name.
+
+    In order if they are as many, and none has a name of these.
 
     Parameters
     ----------
@@ -122,7 +127,7 @@ def are_in_order(names: Sequence[str], columns: Sequence[str], what: str) -> boo
     Raises
     ------
     SpecError
-        If some names match and others don't.
+        If some names match and others don't, or an input or output has no column.
 
     Examples
     --------
@@ -131,7 +136,13 @@ def are_in_order(names: Sequence[str], columns: Sequence[str], what: str) -> boo
     >>> are_in_order(["user", "item"], ["item", "user"], "inputs")
     False
     """
-    if len(names) != len(columns) or set(names) == set(columns):
+    missing = [name for name in names if name not in columns]
+    if missing and len(names) != len(columns):
+        raise SpecError(
+            f"the model has the {what} {', '.join(map(repr, names))}, and no column belongs to "
+            f"{', '.join(map(repr, missing))}: name one for each ({_PARAMS[what]})"
+        )
+    if not missing or not names:
         return False
     if set(names) & set(columns):
         raise SpecError(

@@ -8,6 +8,7 @@ from tensorflowonspark.keras.preprocessing import family_of, is_adapted
 from tensorflowonspark.keras.sublayers import direct_sublayers
 from tensorflowonspark.ml.model_bundle import inputs_of
 from tensorflowonspark.ml.serialization import is_model, library_of
+from tensorflowonspark.ml.structure import at, input_paths, input_structure
 
 
 def adaptable_layers(model: Any) -> list[Any]:
@@ -33,7 +34,7 @@ def unadapted_layers(model: Any) -> list[Any]:
 
 def input_names(model: Any) -> list[str]:
     """Return the names of a model's inputs, in order; none if they are unknown."""
-    return [each.name for each in inputs_of(model)]
+    return list(input_paths(model)) if inputs_of(model) else []
 
 
 def source_inputs(model: Any, layer: Any) -> list[str] | None:
@@ -41,8 +42,9 @@ def source_inputs(model: Any, layer: Any) -> list[str] | None:
 
     None if it takes anything else, or is called several times with different inputs.
     """
-    graph, nodes = _graph_of(model)
-    names = {id(tensor): name for tensor, name in zip(graph.inputs or [], input_names(model), strict=False)}
+    _, nodes = _graph_of(model)
+    structure = input_structure(model)
+    names = {id(at(structure, path)): name for name, path in input_paths(model).items()}
     found = [_sources(_inputs_of(node), nodes, names) for node in nodes if _layer_of(node) is layer]
     return found[0] if found and all(each == found[0] for each in found) else None
 
@@ -53,7 +55,7 @@ def model_up_to(model: Any, layer: Any) -> Any:
     found = [_inputs_of(node) for node in nodes if _layer_of(node) is layer]
     if len(found) != 1 or len(found[0]) != 1:
         return None
-    return import_module(library_of(model)).Model(graph.inputs, found[0][0])
+    return import_module(library_of(model)).Model(input_structure(graph), found[0][0])
 
 
 def _graph_of(model: Any) -> tuple[Any, list[Any]]:

@@ -15,6 +15,8 @@ from tensorflowonspark.errors import SpecError
 from tensorflowonspark.ml.code import LIBRARIES, Code, check_code
 from tensorflowonspark.ml.inputs import TensorInfo
 from tensorflowonspark.ml.outputs import Meaning, OutputInfo, meaning_of
+from tensorflowonspark.ml.structure import Path as TensorPath
+from tensorflowonspark.ml.structure import at, input_paths, input_structure, output_paths, output_structure
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -111,10 +113,12 @@ def described(bundle: ModelBundle, model: Any, loss: Any = None) -> ModelBundle:
     """
     require_outputs(model)
     loss = loss if loss is not None else getattr(model, "loss", None)
-    outputs = []
-    for place, (name, tensor) in enumerate(_named_outputs(model).items()):
+    outputs, structure = [], output_structure(model)
+    for place, (name, path) in enumerate(output_paths(model).items()):
+        tensor = at(structure, path)
         info = tensor_info(name, tensor)
-        outputs.append(OutputInfo(info, *meaning_of(_one(loss, name, place), _activation(model, tensor), info)))
+        one = loss_of_output(loss, name, path, place)
+        outputs.append(OutputInfo(info, *meaning_of(one, _activation(model, tensor), info)))
     return replace(bundle, inputs=tuple(inputs_of(model)), outputs=tuple(outputs), layers=_layers(model))
 
 
@@ -138,26 +142,31 @@ def inputs_of(model: Any) -> list[TensorInfo]:
     """Return the inputs of a Keras model, in order; none if they are unknown, as before its first call."""
     if not getattr(model, "built", True):
         return []
-    return [tensor_info(each.name.partition(":")[0], each) for each in getattr(model, "inputs", None) or []]
+    structure = input_structure(model)
+    return [tensor_info(name, at(structure, path)) for name, path in input_paths(model).items()]
 
 
-def _named_outputs(model: Any) -> dict[str, Any]:
-    tensors = list(model.outputs or [])
-    given = getattr(model, "output", None)
-    if isinstance(given, Mapping):
-        return dict(given)  # in another order than `outputs`
-    names = list(getattr(model, "output_names", None) or [])
-    if len(names) != len(tensors) or len(set(names)) != len(names):
-        names = [f"output_{place}" for place in range(len(tensors))]
-    return dict(zip(names, tensors, strict=True))
+def loss_of_output(loss: Any, name: str, path: TensorPath, place: int) -> Any:
+    """Return the loss of one output.
 
-
-def _one(loss: Any, name: str, place: int) -> Any:
-    """Return the loss of one output."""
+    Parameters
+    ----------
+    loss : object
+        A loss for all outputs, or losses in the structure of the outputs or by their names.
+    name : str
+        The output's name.
+    path : tuple
+        The way to it.
+    place : int
+        Its place among the outputs.
+    """
     if isinstance(loss, Mapping):
+        if path and path[0] in loss:
+            return loss_of_output(loss[path[0]], name, path[1:], 0)
         return loss.get(name)
     if isinstance(loss, (list, tuple)):
-        return loss[place] if place < len(loss) else None
+        place = path[0] if path and isinstance(path[0], int) else place
+        return loss_of_output(loss[place], name, path[1:], 0) if place < len(loss) else None
     return loss
 
 

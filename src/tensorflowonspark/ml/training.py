@@ -20,6 +20,7 @@ from tensorflowonspark.ml.layers import model_up_to, unadapted_layers
 from tensorflowonspark.ml.model_bundle import ModelBundle, described, inputs_of, require_outputs
 from tensorflowonspark.ml.row_files import RowFiles
 from tensorflowonspark.ml.serialization import deserialize, is_model, library_of, nested, serialize_model
+from tensorflowonspark.ml.structure import as_inputs, as_outputs, output_paths
 
 if TYPE_CHECKING:
     from tensorflowonspark.node.context import Context
@@ -263,19 +264,20 @@ def _dataset(feed: "Feed", job: TrainingJob, model: Any, for_validation: bool = 
             if dtype == "string":
                 raise SpecError(f"label column {name!r} holds strings, of which no loss can be made: index it first "
                                 "(StringIndexer)")  # fmt: skip
-    outputs = list(getattr(model, "output_names", None) or [])
+    outputs = list(output_paths(model))
 
     import tensorflow as tf
 
     taken = held(inputs, keras_backend())
 
     def arrange(x: Any, y: Any, weight: Any) -> Any:
-        if isinstance(y, Mapping):
-            y = _by_output(y, outputs)
+        if isinstance(y, Mapping) or (len(outputs) > 1 and job.loop is None):
+            y = _by_output(y if isinstance(y, Mapping) else {job.labels[0]: y}, outputs, job.loop is not None)
         if job.class_weight and not for_validation:
             weight *= tf.reshape(_class_weights(y, job.class_weight), [-1, *(1 for _ in weight.shape[1:])])
         weights = dict.fromkeys(y, weight) if isinstance(y, Mapping) else weight
-        return to_inputs(x if isinstance(x, Mapping) else {job.features[0]: x}, taken), y, weights
+        x = to_inputs(x if isinstance(x, Mapping) else {job.features[0]: x}, taken)
+        return as_inputs(model, x), as_outputs(model, y), as_outputs(model, weights)
 
     return dataset.map(arrange)
 
@@ -286,9 +288,9 @@ def _dtypes(spec: Any, columns: Sequence[str]) -> dict[str, str]:
     return {name: str(by_name[name].dtype.name) for name in columns if name in by_name}
 
 
-def _by_output(labels: Mapping[str, Any], outputs: Sequence[str]) -> dict[str, Any]:
-    """Return the labels of each output, by name if the names match, else in order."""
-    in_order = are_in_order(outputs, list(labels), "outputs")
+def _by_output(labels: Mapping[str, Any], outputs: Sequence[str], has_loop: bool) -> dict[str, Any]:
+    """Return the labels of each output, by name if the names match, else in order; a loop may take any."""
+    in_order = not (has_loop and len(labels) != len(outputs)) and are_in_order(outputs, list(labels), "outputs")
     return dict(zip(outputs, labels.values(), strict=True)) if in_order else dict(labels)
 
 
