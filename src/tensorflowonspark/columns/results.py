@@ -13,6 +13,10 @@ from tensorflowonspark.columns.arrays import Array, Ragged, objects, split_at
 from tensorflowonspark.errors import FeedError
 
 _SHOWN_CHARACTERS = 60
+_ADVICE_UNSIGNED = (
+    ". Spark has no unsigned integers: return those from 2^63 as text (tf.strings.as_string), or as the int64 of the "
+    "same bits (tf.bitcast)"
+)
 
 
 def to_batch(results: Any, schema: pa.Schema, rows: int) -> pa.RecordBatch:
@@ -85,9 +89,12 @@ def _column(values: Any, field: pa.Field, rows: int) -> pa.Array:
         return _typed(array, field.type)
     except (pa.ArrowException, TypeError, ValueError) as error:
         first = f", first: {_shown(array[0])}" if len(array) else ""
+        advice = (
+            _ADVICE_UNSIGNED if array.dtype == np.uint64 and pa.types.is_int64(layout.leaf_type(field.type)) else ""
+        )
         raise FeedError(
             f"result column {field.name!r}: the program's values ({array.dtype}{first}) can't be turned into "
-            f"{field.type}: {error}"
+            f"{field.type}: {error}{advice}"
         ) from error
 
 

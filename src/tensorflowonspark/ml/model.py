@@ -58,7 +58,8 @@ class KerasModel(ModelParams, Model, MLReadable["KerasModel"], MLWritable):
     """A model that adds result columns to the rows of a DataFrame, from `KerasEstimator.fit` or a ``from_...`` method.
 
     A classifier adds ``rawPrediction``, ``probability`` (vectors) and ``prediction`` (the class, a
-    double); any other model adds ``prediction``: a double, an array, or a struct of several outputs.
+    double); any other model adds ``prediction``: a double (a bigint for integers of 64 bits), an array, or a struct of
+    several outputs.
 
     Parameters
     ----------
@@ -340,7 +341,7 @@ class KerasModel(ModelParams, Model, MLReadable["KerasModel"], MLWritable):
 
         Returns
         -------
-        float, list or dict
+        float, int, list or dict
             What ``transform`` writes into the column of predictions: the class of a classifier; several outputs by
             name.
 

@@ -1,8 +1,8 @@
 """Conversion of a model's outputs to result columns, by Spark ML's conventions.
 
 A classifier gives ``rawPrediction`` (the network's own output), ``probability`` (vectors) and ``prediction`` (the class
-as a double); any other model gives ``prediction``: a double for one number, an array for more, a struct for a model
-with several outputs.
+as a double); any other model gives ``prediction``: a double for one number (a bigint if it is an integer of 64 bits,
+which a double can't hold), an array for more, a struct for a model with several outputs.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
 
 Numbers = npt.NDArray[Any]
+_NO_DOUBLES = ("str", "string", "int64", "uint64")  # dtypes with values that a double can't hold
 
 
 class Meaning(Enum):
@@ -129,7 +130,7 @@ def _prediction_type(output: OutputInfo) -> "DataType":
     from pyspark.sql.types import DoubleType
 
     is_one = output.tensor.shape in ((), (1,))
-    if output.meaning is not Meaning.VALUES or (is_one and output.tensor.dtype not in ("str", "string")):
+    if output.meaning is not Meaning.VALUES or (is_one and output.tensor.dtype not in _NO_DOUBLES):
         return DoubleType()
     return spark_type(output.tensor.dtype, 0 if is_one else len(output.tensor.shape))
 

@@ -137,6 +137,13 @@ def test_an_integer_that_the_input_cannot_hold_is_shown_with_its_column(spark):
         stage.setFeaturesCol("user").transform(users).collect()
 
 
+def test_integers_that_no_double_holds_come_back_exactly(spark):
+    large = spark.range(2**53, 2**53 + 4, 1, 2).withColumn("features", f.col("id"))
+    found = KerasModel.from_function(lambda ids: ids, {"same": ("int64", ())}).transform(large)
+    assert found.schema["prediction"].dataType.simpleString() == "bigint"
+    assert [row.prediction - row.id for row in found.collect()] == [0] * 4
+
+
 def test_the_files_of_models_are_sparks_to_remove(spark, tmp_path, monkeypatch):
     """A driver that is ended by a signal removes nothing."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))

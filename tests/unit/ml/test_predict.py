@@ -41,6 +41,26 @@ def test_rows_of_different_lengths_come_from_any_number_of_calls(rows_per_call, 
         assert column[row] == [*range(length)] + [0] * (width - length)
 
 
+LARGE = [2**53 + 1, -(2**63), 2**63 - 1]
+
+
+@pytest.mark.parametrize("value", LARGE)
+def test_an_integer_that_no_double_holds_comes_back_exactly(value):
+    same = KerasModel.from_function(lambda x: x, {"y": ("int64", ())})
+    assert same.predict(value) == value
+    number = keras.Input((1,), dtype="int64")
+    model = KerasModel.from_keras(keras.Model(number, keras.layers.Reshape((1,))(number)))
+    assert model.predict(value) == value
+    two = KerasModel.from_function(lambda x: {"a": x, "b": x}, {"a": ("int64", ()), "b": ("int64", (1,))})
+    assert two.predict(value) == {"a": value, "b": value}
+    unsigned = KerasModel.from_function(lambda x: x.astype(np.uint64), {"y": ("uint64", ())})
+    if value >= 0:
+        assert unsigned.predict(value) == value
+        return
+    with pytest.raises(tfos.FeedError, match=r"'prediction'.*first: 9223372036854775808.*those from 2\^63 as text"):
+        unsigned.predict(value)
+
+
 @pytest.mark.parametrize(
     ("loss", "activation", "size", "meaning", "logits"),
     [
@@ -69,7 +89,11 @@ def test_only_losses_of_probabilities_are_of_classes(loss, activation, size, mea
     ("dtype", "shape", "kind"),
     [
         ("float32", (1,), "double"),
-        ("int64", (), "double"),
+        ("int32", (), "double"),
+        ("uint32", (1,), "double"),
+        ("bool", (), "double"),
+        ("int64", (), "bigint"),
+        ("uint64", (1,), "bigint"),
         ("string", (), "binary"),
         ("string", (1,), "binary"),
         ("str", (), "string"),
