@@ -17,7 +17,7 @@ from tensorflowonspark.driver.spark.backend import is_remote
 from tensorflowonspark.keras.hooks import keep_sources, keras_backend
 from tensorflowonspark.keras.jax.saving import inference_function
 from tensorflowonspark.keras.saving import inference_call
-from tensorflowonspark.ml.inputs import held, to_inputs
+from tensorflowonspark.ml.inputs import held, plain_refusals, to_inputs
 from tensorflowonspark.ml.model_bundle import ModelBundle
 from tensorflowonspark.ml.serialization import load_model
 from tensorflowonspark.ml.structure import as_inputs, by_output, input_structure
@@ -134,7 +134,11 @@ def _keras_model(bundle: ModelBundle, layers: Sequence[str]) -> Call:
     def call(features: Any) -> Any:
         return by_output(model, predict(as_inputs(model, to_inputs(features, bundle.inputs))))
 
-    return lambda features: _by_name(call(_tensors(features)), [])
+    def plainly(features: Any) -> dict[str, Any]:
+        with plain_refusals():
+            return _by_name(call(_tensors(features)), [])
+
+    return plainly
 
 
 def _on_other_backend(model: Any, bundle: ModelBundle) -> Call:
@@ -147,7 +151,8 @@ def _on_other_backend(model: Any, bundle: ModelBundle) -> Call:
     inputs = held(bundle.inputs, keras_backend())
 
     def call(features: Any) -> dict[str, Any]:
-        taken = as_inputs(model, to_inputs(_tensors(features), inputs))
+        with plain_refusals():
+            taken = as_inputs(model, to_inputs(_tensors(features), inputs))
         results = by_output(model, predict(tf.nest.map_structure(lambda each: each.numpy(), taken)))
         return {name: keras.ops.convert_to_numpy(each) for name, each in results.items()}
 
@@ -167,7 +172,8 @@ def _saved_model(bundle: ModelBundle) -> Call:
     types = {each.name: tf.as_dtype(each.dtype) for each in bundle.inputs}
 
     def call(features: Any) -> dict[str, Any]:
-        taken = to_inputs(_tensors(features), bundle.inputs)
+        with plain_refusals():
+            taken = to_inputs(_tensors(features), bundle.inputs)
         if not isinstance(taken, Mapping):
             taken = {bundle.inputs[0].name: taken}
         cast = {name: each if each.dtype == types[name] else tf.cast(each, types[name]) for name, each in taken.items()}

@@ -13,7 +13,9 @@ from tensorflowonspark.driver.feed.data import Data, FeedSettings
 from tensorflowonspark.driver.run import run
 from tensorflowonspark.errors import FeedError, SpecError
 from tensorflowonspark.ml.adapting import adapted
+from tensorflowonspark.ml.checks import ColumnForm, check_features, forms_of, label_checks
 from tensorflowonspark.ml.code import code_for
+from tensorflowonspark.ml.compilation import check_compilation, check_names
 from tensorflowonspark.ml.inputs import are_in_order, column_shapes, holds_arrays, input_of_each
 from tensorflowonspark.ml.invalid_rows import without_invalid
 from tensorflowonspark.ml.model import KerasModel
@@ -25,7 +27,7 @@ from tensorflowonspark.ml.row_files import written_rows
 from tensorflowonspark.ml.serialization import is_model, serialize
 from tensorflowonspark.ml.structure import output_paths
 from tensorflowonspark.ml.tracking import log_fitted, tracked_fit
-from tensorflowonspark.ml.training import TrainingJob, check_compilation, train
+from tensorflowonspark.ml.training import TrainingJob, train
 from tensorflowonspark.ml.training_params import EstimatorSettings, TrainingParams
 from tensorflowonspark.settings import with_groups
 from tensorflowonspark.terminal import in_notebook
@@ -115,6 +117,7 @@ class KerasEstimator(TrainingParams, Estimator[KerasModel], MLReadable["KerasEst
         frame, validation = self._select_rows(dataset)
         if self.getHandleInvalid() == "skip":
             frame, validation = self._skip_invalid(frame, validation)
+        self._check_columns(frame)
         job = self._job(frame, validation)
         feed = {name: options.pop(name) for name in list(options) if name in keywords_of(FeedSettings)}
         directory = self.getCacheDir()
@@ -194,6 +197,24 @@ class KerasEstimator(TrainingParams, Estimator[KerasModel], MLReadable["KerasEst
         if initial is None and is_model(given):
             has_loop = self.getTrainFn() is not None
             check_compilation(given, self._compiled_with, self.getCustomObjects(), has_loop=has_loop)
+        else:
+            known = self._library if initial is None else initial._bundle.kind
+            check_names(self._compiled_with, self.getCustomObjects(), known, built=False)
+
+    def _check_columns(self, frame: "DataFrame") -> None:
+        """Refuse columns that a known model can't be trained on, as far as their types tell."""
+        initial, given = self.getInitialModel(), self.getModel()
+        known = inputs_of(given) if is_model(given) else ()
+        features = forms_of(frame.schema, self._feature_columns)
+        declared = self.getShapes()
+        features = {name: ColumnForm(None) if name in declared else form for name, form in features.items()}
+        check_features(known if initial is None else initial._bundle.inputs, features)
+        if initial is None and is_model(given) and self.getTrainFn() is None:
+            loss = self.getLoss()
+            labels = forms_of(frame.schema, self._label_columns)
+            loss = getattr(given, "loss", None) if loss is None else loss
+            for check in label_checks(given, loss, self._label_columns).values():
+                check.check(labels[check.column])
 
     @property
     def _compiled_with(self) -> dict[str, Any]:

@@ -1,11 +1,12 @@
 """Conversion of feature columns to a model's inputs: one tensor, several by name, or several columns as one."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from tensorflowonspark.errors import SpecError
+from tensorflowonspark.errors import FeedError, SpecError
 
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType
@@ -238,9 +239,48 @@ def exact_cast(name: str, values: Any, dtype: str) -> Any:
         f"column {name!r} ({old.name}) has a value that does not fit into {new.name}, which its input takes: give the "
         "model an input of int64 (on JAX with JAX_ENABLE_X64=1), or change the value in Spark; the first such values:"
     )
+    return tf.cast(require_all(fits, flat, message, values), new)
+
+
+_told: set[str] = set()  # the errors of `require_all` in this process
+
+
+@contextmanager
+def plain_refusals() -> Iterator[None]:
+    """Raise the errors of `require_all` in a block as a `FeedError`, without TensorFlow's words around them."""
+    import tensorflow as tf
+
+    try:
+        yield
+    except tf.errors.InvalidArgumentError as error:
+        text = str(error).replace("\\'", "'")
+        message = next((each for each in _told if each in text), None)
+        if message is None:
+            raise
+        values = text.partition(message)[2].partition("[")[2].partition("]")[0]
+        raise FeedError(f"{message} {', '.join(values.split())}") from None
+
+
+def require_all(fits: Any, flat: Any, message: str, values: Any) -> Any:
+    """Return values whose computation fails, with the first of those that don't fit.
+
+    Parameters
+    ----------
+    fits : tensor
+        Whether each value fits.
+    flat : tensor
+        The values that are meant, of the same shape.
+    message : str
+        The error.
+    values : tensor
+        What is returned, dense or ragged.
+    """
+    import tensorflow as tf
+
+    _told.add(message)
     wrong = tf.boolean_mask(flat, ~fits)
     with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(fits), [message, wrong], summarize=3)]):
-        return tf.cast(values, new)
+        return tf.nest.map_structure(tf.identity, values, expand_composites=True)
 
 
 def holds_arrays(kind: "DataType") -> bool:

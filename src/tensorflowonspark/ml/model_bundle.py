@@ -146,6 +146,12 @@ def inputs_of(model: Any) -> list[TensorInfo]:
     return [tensor_info(name, at(structure, path)) for name, path in input_paths(model).items()]
 
 
+def outputs_of(model: Any) -> dict[str, TensorInfo]:
+    """Return the outputs of a Keras model by name; none if they are unknown, as before its first call."""
+    structure = output_structure(model)
+    return {name: tensor_info(name, at(structure, path)) for name, path in output_paths(model).items()}
+
+
 def loss_of_output(loss: Any, name: str, path: TensorPath, place: int) -> Any:
     """Return the loss of one output.
 

@@ -10,16 +10,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tensorflowonspark.errors import SpecError, did_you_mean
+from tensorflowonspark.errors import SpecError
 from tensorflowonspark.keras.hooks import keras_backend
 from tensorflowonspark.keras.jax.saving import inference_function, whole_model
 from tensorflowonspark.keras.preprocessing import family_of
+from tensorflowonspark.ml.checks import LabelCheck, check_features, checked_labels, forms_of_tensors, label_checks
 from tensorflowonspark.ml.code import Code
-from tensorflowonspark.ml.inputs import are_in_order, check_dtypes, column_shapes, held, to_inputs
+from tensorflowonspark.ml.compilation import check_compilation
+from tensorflowonspark.ml.inputs import are_in_order, check_dtypes, column_shapes, held, plain_refusals, to_inputs
 from tensorflowonspark.ml.layers import model_up_to, unadapted_layers
 from tensorflowonspark.ml.model_bundle import ModelBundle, described, inputs_of, require_outputs
+from tensorflowonspark.ml.nans import NanRows
 from tensorflowonspark.ml.row_files import RowFiles
-from tensorflowonspark.ml.serialization import deserialize, is_model, library_of, nested, serialize_model
+from tensorflowonspark.ml.serialization import deserialize, is_model, library_of, serialize_model
 from tensorflowonspark.ml.structure import as_inputs, as_outputs, output_paths
 
 if TYPE_CHECKING:
@@ -27,7 +30,6 @@ if TYPE_CHECKING:
     from tensorflowonspark.node.feed.feed import Feed
 
 _log = logging.getLogger(__name__)
-_METRICS = {"accuracy", "acc", "crossentropy", "ce"}  # that Keras chooses by the loss
 
 
 @dataclass(frozen=True)
@@ -76,10 +78,11 @@ def train(job: TrainingJob, ctx: "Context") -> Trained | None:
         require_outputs(model)
         _compile(model, job)
     feed, other = _feeds(job, ctx)
-    dataset = _dataset(feed, job, model)
-    validation = None if other is None else _dataset(other, job, model, for_validation=True)
+    nans = NanRows()
+    dataset = _dataset(feed, job, model, nans)
+    validation = None if other is None else _dataset(other, job, model)
     adapt_layers(model, dataset)
-    history = _train(model, dataset, validation, job, ctx)
+    history = _train(model, dataset, validation, job, ctx, nans)
     with whole_model(model):
         bundle = serialize_model(model) if ctx.is_chief or library_of(model) != "keras" else None
     if not ctx.is_chief or bundle is None:
@@ -111,55 +114,6 @@ def _scope(job: TrainingJob, ctx: "Context") -> AbstractContextManager[Any]:
     strategy = tf.distribute.MultiWorkerMirroredStrategy() if in_step else tf.distribute.get_strategy()
     scope: AbstractContextManager[Any] = strategy.scope()
     return scope
-
-
-def check_compilation(
-    model: Any, settings: Mapping[str, Any], custom_objects: Mapping[str, Any], *, has_loop: bool
-) -> None:
-    """Refuse a model without an optimizer or a loss, and names of these that Keras does not have.
-
-    Parameters
-    ----------
-    model : keras.Model
-        The model as it is given.
-    settings : mapping
-        What ``compile`` would be called with; if empty, the model must be compiled.
-    custom_objects : mapping
-        The user's own objects, which names may mean.
-    has_loop : bool
-        Whether the user trains with a loop, for which a model needs no optimizer or loss.
-
-    Raises
-    ------
-    SpecError
-        With the name that was probably meant.
-
-    Examples
-    --------
-    >>> import keras
-    >>> check_compilation(keras.Sequential(), {"loss": "mean_squared_eror"}, {}, has_loop=False)
-    Traceback (most recent call last):
-        ...
-    tensorflowonspark.errors.SpecError: loss='mean_squared_eror': Keras has none of this name (did you mean \
-'mean_squared_error'?)
-    """
-    complete = getattr(model, "optimizer", None) is not None and getattr(model, "loss", None) is not None
-    if not (settings or has_loop or complete):
-        raise SpecError("the model is not compiled: compile it, or set optimizer and loss on the estimator")
-    keras = import_module(library_of(model))
-    given = {"loss": getattr(model, "loss", None), **settings}  # Keras looks it up in the first step
-    modules = {"optimizer": keras.optimizers, "loss": keras.losses, "metrics": keras.metrics}
-    for setting, module in modules.items():
-        special = _METRICS if setting == "metrics" else set[str]()
-        for name in nested(given.get(setting)):  # which may have one for each output
-            if not isinstance(name, str):
-                continue
-            try:
-                if name not in custom_objects and name not in special:
-                    module.get(name)
-            except ValueError:
-                meant = did_you_mean(name, {*special, *dir(module), *map(str.lower, dir(module))})
-                raise SpecError(f"{setting}={name!r}: Keras has none of this name{meant}") from None
 
 
 def adapt_layers(model: Any, dataset: Any) -> None:
@@ -242,7 +196,8 @@ def _compile(model: Any, job: TrainingJob) -> None:
         model.steps_per_execution = job.steps_per_execution
 
 
-def _dataset(feed: "Feed", job: TrainingJob, model: Any, for_validation: bool = False) -> Any:
+def _dataset(feed: "Feed", job: TrainingJob, model: Any, nans: NanRows | None = None) -> Any:
+    """Return the rows as the model takes them: to train on, with `nans`, which counts them; else to validate on."""
     inputs = inputs_of(model)
     features = job.features[0] if len(job.features) == 1 else list(job.features)
     labels = job.labels[0] if len(job.labels) == 1 else list(job.labels)
@@ -253,17 +208,14 @@ def _dataset(feed: "Feed", job: TrainingJob, model: Any, for_validation: bool = 
         features=features,
         label=labels,
         sample_weight=job.weight,
-        shuffle=not for_validation,
+        shuffle=nans is not None,
         seed=job.seed,
         **options,
     )
     spec = dataset.element_spec
     check_dtypes(inputs, _dtypes(spec[0], job.features))
-    if job.loop is None:
-        for name, dtype in _dtypes(spec[1], job.labels).items():
-            if dtype == "string":
-                raise SpecError(f"label column {name!r} holds strings, of which no loss can be made: index it first "
-                                "(StringIndexer)")  # fmt: skip
+    check_features(inputs, forms_of_tensors(spec[0], job.features))
+    checks = {} if job.loop is not None else _checks_of_labels(model, job, spec[1])
     outputs = list(output_paths(model))
 
     import tensorflow as tf
@@ -271,15 +223,31 @@ def _dataset(feed: "Feed", job: TrainingJob, model: Any, for_validation: bool = 
     taken = held(inputs, keras_backend())
 
     def arrange(x: Any, y: Any, weight: Any) -> Any:
+        x = x if isinstance(x, Mapping) else {job.features[0]: x}
+        if nans is not None:
+            weight = nans.counted({**x, **(y if isinstance(y, Mapping) else {job.labels[0]: y})}, weight)
         if isinstance(y, Mapping) or (len(outputs) > 1 and job.loop is None):
             y = _by_output(y if isinstance(y, Mapping) else {job.labels[0]: y}, outputs, job.loop is not None)
-        if job.class_weight and not for_validation:
+        y = checked_labels(y, checks)
+        if job.class_weight and nans is not None:
             weight *= tf.reshape(_class_weights(y, job.class_weight), [-1, *(1 for _ in weight.shape[1:])])
         weights = dict.fromkeys(y, weight) if isinstance(y, Mapping) else weight
-        x = to_inputs(x if isinstance(x, Mapping) else {job.features[0]: x}, taken)
-        return as_inputs(model, x), as_outputs(model, y), as_outputs(model, weights)
+        return as_inputs(model, to_inputs(x, taken)), as_outputs(model, y), as_outputs(model, weights)
 
     return dataset.map(arrange)
+
+
+def _checks_of_labels(model: Any, job: TrainingJob, spec: Any) -> dict[str, LabelCheck]:
+    """Return the checks of labels by output, after those that need no values."""
+    for name, dtype in _dtypes(spec, job.labels).items():
+        if dtype == "string":
+            raise SpecError(f"label column {name!r} holds strings, of which no loss can be made: index it first "
+                            "(StringIndexer)")  # fmt: skip
+    checks = label_checks(model, getattr(model, "loss", None), job.labels)
+    forms = forms_of_tensors(spec, job.labels)
+    for each in checks.values():
+        each.check(forms[each.column])
+    return checks
 
 
 def _dtypes(spec: Any, columns: Sequence[str]) -> dict[str, str]:
@@ -309,17 +277,23 @@ def _class_weights(labels: Any, weights: Mapping[int, float]) -> Any:
     return tf.where(known, tf.gather(tf.constant(table), tf.where(known, classes, 0)), 1.0)
 
 
-def _train(model: Any, dataset: Any, validation: Any, job: TrainingJob, ctx: "Context") -> Any:
+def _train(model: Any, dataset: Any, validation: Any, job: TrainingJob, ctx: "Context", nans: NanRows) -> Any:
     if job.loop is not None:
         return job.loop(model, dataset, validation, ctx) or {}
     checkpoints = ctx.checkpoint(job.checkpoints, keep=1) if job.checkpoints else None
-    history = model.fit(
-        dataset,
-        validation_data=validation,
-        epochs=job.epochs,
-        callbacks=[*_averaging(job), *job.callbacks, *([checkpoints.callback()] if checkpoints else [])],
-        verbose=job.verbose if ctx.is_chief else 0,
-    ).history
+    with plain_refusals():
+        history = model.fit(
+            dataset,
+            validation_data=validation,
+            epochs=job.epochs,
+            callbacks=[
+                nans.callback(import_module(library_of(model))),
+                *_averaging(job),
+                *job.callbacks,
+                *([checkpoints.callback()] if checkpoints else []),
+            ],
+            verbose=job.verbose if ctx.is_chief else 0,
+        ).history
     if checkpoints:
         checkpoints.clear()
     return history

@@ -315,15 +315,21 @@ class TrainingParams(ModelParams, HasLabelCol, HasWeightCol, HasValidationIndica
             raise SpecError(f"backend={backend!r}, and env sets KERAS_BACKEND={given!r}: set one of them")
         chosen = backend or given or "tensorflow"
         if chosen != "tensorflow":
-            self._check_backend(chosen, env)
+            self._check_backend(chosen)
         if backend is not None:
             env["KERAS_BACKEND"] = backend
         if chosen == "jax" and self.getStrategy() != "synchronous":
             env.setdefault(ALONE, "1")
         return env or None
 
-    def _check_backend(self, backend: str, env: Mapping[str, str]) -> None:
-        if env.get("TF_USE_LEGACY_KERAS", "").lower() in ("1", "true") or library_of(self.getModel()) == "tf_keras":
+    @property
+    def _library(self) -> str:
+        """The Keras that builds a model on the nodes, by their environment."""
+        legacy = dict(self.getEnv()).get("TF_USE_LEGACY_KERAS", "").lower()
+        return "tf_keras" if legacy in ("1", "true") else "keras"
+
+    def _check_backend(self, backend: str) -> None:
+        if "tf_keras" in (self._library, library_of(self.getModel())):
             raise SpecError(f"backend={backend!r} is for Keras 3, and tf_keras has only TensorFlow")
         workers = self.getNumWorkers()
         apart = self.getTrainFn() is not None or self.getStrategy() != "synchronous"

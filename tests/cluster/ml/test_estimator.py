@@ -156,17 +156,17 @@ def test_several_inputs_and_outputs(spark):
         return model
 
     data = spark.range(60).select(
-        f.array(f.col("id") / 60, f.lit(1.0)).alias("left"), (f.col("id") % 7).cast("float").alias("other"),
+        f.array(f.col("id") / 60, f.lit(1.0)).alias("left"), (f.col("id") % 7).cast("float").alias("right"),
         (f.col("id") % 3).cast("int").alias("kind"), f.array(f.lit(1.0), f.lit(2.0)).alias("size"),
     )  # fmt: skip
-    est = KerasEstimator(build, featuresCols=["left", "other"], labelCols=["kind", "size"], numWorkers=2, **QUIET)
+    est = KerasEstimator(build, featuresCols=["left", "right"], labelCols=["kind", "size"], numWorkers=2, **QUIET)
     model = est.fit(data)
     row = model.transform(data).first()
     assert row.prediction.kind in (0.0, 1.0, 2.0)
     assert len(row.prediction.size) == 2
     assert row.probability.kind.size == 3
-    hidden = model.layer_outputs(["joined"]).transform(data).select("left", "other", "joined").first()
-    assert hidden.joined == pytest.approx([*hidden.left, hidden.other])
+    hidden = model.layer_outputs(["joined"]).transform(data).select("left", "right", "joined").first()
+    assert hidden.joined == pytest.approx([*hidden.left, hidden.right])
 
 
 @pytest.mark.smoke

@@ -8,7 +8,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import BooleanType, DoubleType, StructField, StructType
 
 import tensorflowonspark as tfos
-from tensorflowonspark.ml import KerasEstimator
+from tensorflowonspark.ml import KerasEstimator, KerasModel
 from tensorflowonspark.ml.row_files import written_rows
 from tests.support.lines import line, lines
 
@@ -76,6 +76,11 @@ def compiled(loss):
     return model
 
 
+def on_weight(width, units=1, **params):
+    model = keras.Sequential([keras.Input((width,)), keras.layers.Dense(units)])
+    return {"model": model, "loss": "mse", "featuresCol": "weight", **params}
+
+
 @pytest.mark.parametrize(
     ("params", "told"),
     [
@@ -93,8 +98,16 @@ def compiled(loss):
         ({"model": compiled("mean_squared_eror"), "optimizer": "sgd"}, "loss='mean_squared_eror'"),
         ({"model": keras.Sequential()}, "the model is not compiled"),
         ({"model": tf_keras.Sequential(), "loss": ["hing"]}, r"loss='hing': .*did you mean 'hinge'"),
+        ({"loss": "mean_squared_eror"}, "loss='mean_squared_eror': .*did you mean 'mean_squared_error'"),
+        ({"optimizer": "adm"}, "optimizer='adm': .*did you mean 'adam'"),
+        ({"initialModel": KerasModel.from_keras(line()), "loss": "mes"}, "loss='mes': Keras has none of this name"),
+        (on_weight(4), "the model's input takes 4 numbers in each row, and the column 'weight' has one number"),
+        (on_weight(3, featuresCols=["label", "weight"]), "takes 3 numbers in each row, and the columns 'label'"),
+        (on_weight(1, 3, loss="categorical_crossentropy", labelCol="held_out"),
+         "label column 'held_out' holds whole numbers: take loss='sparse_categorical_crossentropy'"),
+        (on_weight(1, 3, loss="bce"), "'label' holds one number in each row, and the model's output has 3 units, each"),
     ],
-)
+)  # fmt: skip
 def test_what_cant_be_fitted_is_refused_before_anything_starts(spark, params, told):
     data = lines(spark)
     if params.get("validationData"):
