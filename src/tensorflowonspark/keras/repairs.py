@@ -173,6 +173,7 @@ IMPORTS = (  # names that functions use where they need them
     Use("keras.src.backend.config", "the choice of a backend", ("_BACKEND",)),
     Use("keras.src.trainers.data_adapters.tf_dataset_adapter", FIT, ("TFDatasetAdapter",)),
     Use("keras.src.layers.preprocessing.discretization", ADAPT, ("merge_summaries",)),
+    Use("keras.src.saving.serialization_lib", "models where code is refused", ("SafeModeScope",)),
 )  # fmt: skip
 _STATE = "the state of callbacks in a checkpoint"
 ATTRIBUTES = (  # of objects, which functions use where they need them

@@ -14,7 +14,7 @@ import sys
 import tempfile
 import zipfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from importlib import import_module
@@ -141,15 +141,30 @@ def load_model(bundle: ModelBundle, custom_objects: Mapping[str, Any] | None = N
         path = Path(scratch, MODEL_FILE)
         path.write_bytes(bundle.data)
         try:
-            with library.saving.custom_object_scope({**bundle.code.load(bundle.kind), **(custom_objects or {})}):
+            with (
+                library.saving.custom_object_scope({**bundle.code.load(bundle.kind), **(custom_objects or {})}),
+                _safe_mode() if bundle.distrusted else nullcontext(),
+            ):
                 return library.models.load_model(str(path))
         except (TypeError, ValueError) as error:
             code = f" (with the code of {', '.join(bundle.code.names)})" if bundle.code else ""
+            refused = f" Code is refused here, whatever {bundle.kind} was told." if bundle.distrusted else ""
             raise SpecError(
-                f"{bundle.kind} can't read the model{code}: {error}. Your own classes and functions are sent "
+                f"{bundle.kind} can't read the model{code}: {error}.{refused} Your own classes and functions are sent "
                 "with a model that is given as an object; one that is read from a file needs "
                 "customObjects={'Name': Name}"
             ) from error
+
+
+def _safe_mode() -> AbstractContextManager[None]:
+    """Return the scope in which Keras 3 runs no code of a file, whatever the program has enabled in this thread.
+
+    What ``keras.config.enable_unsafe_deserialization`` has set counts more than ``load_model``'s own ``safe_mode``.
+    """
+    from keras.src.saving.serialization_lib import SafeModeScope
+
+    scope: AbstractContextManager[None] = SafeModeScope(True)
+    return scope
 
 
 _LAMBDA = "<lambda>"
