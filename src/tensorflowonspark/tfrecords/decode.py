@@ -1,6 +1,6 @@
 """Conversion of the features of records to Arrow columns of given types."""
 
-from collections.abc import Container, Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from functools import lru_cache
@@ -13,9 +13,11 @@ import pyarrow.compute as pc
 from tensorflowonspark.columns import spread
 from tensorflowonspark.columns.arrays import split_at
 from tensorflowonspark.columns.layout import is_binary, is_list, is_text
-from tensorflowonspark.tfrecords.examples import BYTES, FLOAT, INT64, Encoded, Entries, Values, read_steps, read_values
+from tensorflowonspark.tfrecords.entries import Entries
+from tensorflowonspark.tfrecords.examples import BYTES, FLOAT, INT64, Encoded, Values, read_steps, read_values
+from tensorflowonspark.tfrecords.fields import FEW_MESSAGES, Fields
 from tensorflowonspark.tfrecords.uniform import read_uniform
-from tensorflowonspark.tfrecords.wire import FEW_MESSAGES, Fields, Ints, UnfitRecords
+from tensorflowonspark.tfrecords.wire import Ints, UnfitRecords
 
 IN_BOTH = (
     "is in the context and in the feature lists: in a schema, a single value is the context's, and an array of arrays "
@@ -103,17 +105,18 @@ def decode_any(
     return [_sequence(records, *found) for found in both]
 
 
-def _in_other_case(names: Iterable[str], wanted: Container[str]) -> dict[str, list[str]]:
-    """Return the names of features that are those of no column, by what they are in lower case.
+def _in_other_case(names: Iterable[str], wanted: Collection[str]) -> dict[str, list[str]]:
+    """Return the names of features that are a column's but for their case, by what they are in lower case.
 
     Examples
     --------
     >>> _in_other_case(["ID", "x", "Id", "id"], {"id", "x"})
     {'id': ['ID', 'Id']}
     """
+    lower = {name.lower() for name in wanted}
     found: dict[str, list[str]] = {}
     for name in names:
-        if name not in wanted:
+        if name not in wanted and name.lower() in lower:
             found.setdefault(name.lower(), []).append(name)
     return found
 

@@ -17,13 +17,13 @@ from tensorflowonspark.columns.schema import arrow_type
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.storage.file_systems import READS_AT_ONCE
 from tensorflowonspark.tfrecords.decode import IN_BOTH, kinds_for
+from tensorflowonspark.tfrecords.entries import Entries
 from tensorflowonspark.tfrecords.examples import (
     BYTES,
     FLOAT,
     INT64,
     NAMES,
     Encoded,
-    Entries,
     Values,
     read_steps,
     read_values,
