@@ -171,7 +171,7 @@ def open_private(directory: Path) -> int:
     found = os.fstat(descriptor)
     if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o077:
         os.close(descriptor)
-        raise PermissionError(f"{directory} is not private to this user")
+        raise PermissionError(f"{directory} is not private to this user: it must be the user's own, of mode 700")
     return descriptor
 
 

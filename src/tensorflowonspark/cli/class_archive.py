@@ -39,7 +39,8 @@ spark.stop()
 def archive_path() -> Path | None:
     """Return the name of the archive for this Java and this Spark, without its size and its ending.
 
-    None if one of these is not found, or if the user's own options for Java are about archives.
+    None if one of these is not found, if the user's own options for Java are about archives, or if its directory can't
+    be this user's alone: a line on standard error says why.
     """
     if re.search("-Xshare|SharedArchiveFile", os.environ.get(_OPTIONS, "")):
         return None
@@ -52,12 +53,16 @@ def archive_path() -> Path | None:
         folder = user_cache("classes")
     except RuntimeError:  # there is no home
         return None
+    except OSError as error:
+        _print_reason(error)
+        return None
     return folder / f"{hashlib.sha256(' '.join(found).encode()).hexdigest()[:32]}"
 
 
 def _written(archive: Path) -> Path | None:
-    """Return the file of an archive, if it is there as it was written."""
-    found = (each for each in archive.parent.glob(f"{archive.name}-*.jsa") if each == _file(archive, each))
+    """Return the file of an archive, if it is there as this user has written it."""
+    there = (each for each in archive.parent.glob(f"{archive.name}-*.jsa") if not each.is_symlink())
+    found = (each for each in there if each == _file(archive, each) and each.stat().st_uid == os.geteuid())
     return next(found, None)
 
 
@@ -101,15 +106,8 @@ def write_later(archive: Path | None) -> None:
     """
     if archive is None or _written(archive) or _failed(archive).exists():
         return
-    try:
-        archive.parent.mkdir(parents=True, exist_ok=True)
-        if not os.access(archive.parent, os.W_OK):
-            raise PermissionError(f"{archive.parent} can't be written")
-    except OSError as error:
-        print(
-            f"Spark's classes are not kept for a sooner start of the next run: {error} (--no-archive leaves it out)",
-            file=sys.stderr,
-        )
+    if not os.access(archive.parent, os.W_OK):
+        _print_reason(f"{archive.parent} can't be written")
         return
     nothing = subprocess.DEVNULL
     subprocess.Popen(
@@ -119,6 +117,11 @@ def write_later(archive: Path | None) -> None:
         stderr=nothing,
         start_new_session=True,
     )
+
+
+def _print_reason(reason: object) -> None:
+    text = f"Spark's classes are not kept for a sooner start of the next run: {reason} (--no-archive leaves it out)"
+    print(text, file=sys.stderr)
 
 
 def _failed(archive: Path) -> Path:

@@ -1,6 +1,8 @@
 """The driver of ``tfos run --deploy-mode cluster``: the primary resource of spark-submit."""
 
 import argparse
+import hashlib
+import hmac
 import json
 import os
 import pickle
@@ -23,11 +25,13 @@ _POLL_SECONDS = 0.5
 _ERROR_CHARACTERS = 100_000
 
 
-def main(folder: str) -> int:
+def main(checksum: str, folder: str) -> int:
     """Run the staged script; write its exit code and error for the machine that waits.
 
     Parameters
     ----------
+    checksum : str
+        The SHA-256 of the staged job.
     folder : str
         The URL of the staged files.
 
@@ -40,7 +44,7 @@ def main(folder: str) -> int:
 
     spark = SparkSession.builder.getOrCreate()
     storage.use_session(spark)
-    script, options = _job(folder)
+    script, options = _job(checksum, folder)
     if options.no_wait:
         storage.remove(folder)
     else:
@@ -60,12 +64,17 @@ def main(folder: str) -> int:
     return code
 
 
-def _job(folder: str) -> tuple[Script, argparse.Namespace]:
+def _job(checksum: str, folder: str) -> tuple[Script, argparse.Namespace]:
     with tempfile.TemporaryDirectory(prefix="tfos-") as directory:
         local = Path(directory, "job.pickle")
         if not storage.fetch(f"{folder}/job.pickle", str(local)):
             raise ClusterError(f"{folder} is gone: tfos run was ended before this driver started")
-        script, options = pickle.loads(local.read_bytes())
+        job = local.read_bytes()
+    if not hmac.compare_digest(hashlib.sha256(job).hexdigest(), checksum):
+        raise ClusterError(
+            f"{folder}/job.pickle is not what tfos run has staged: others could write there, or it is cut off"
+        )
+    script, options, _ = pickle.loads(job)
     return script, options
 
 
@@ -86,4 +95,4 @@ def _exists(files: Any, path: str) -> bool:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    sys.exit(main(*sys.argv[1:3]))

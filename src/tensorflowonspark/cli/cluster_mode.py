@@ -1,6 +1,7 @@
 """``tfos run --deploy-mode cluster``: the driver runs in the cluster, and its result comes back through a file."""
 
 import argparse
+import hashlib
 import json
 import os
 import pickle
@@ -22,6 +23,7 @@ from tensorflowonspark.cli.signals import held_back, uninterrupted
 from tensorflowonspark.driver.log_files import is_remote_directory
 from tensorflowonspark.errors import ClusterError, SpecError, StorageError
 from tensorflowonspark.node.script import Script
+from tensorflowonspark.storage.ownership import why_replaceable
 
 _READ_SECONDS = 5.0  # for the last lines of spark-submit
 _LOOK_SECONDS = 1.0  # until a signal is handled that came as the wait began (`driver/inbox.py`)
@@ -68,8 +70,8 @@ def run_in_cluster(options: argparse.Namespace, script: Script, submit: Sequence
     """Run a script with a driver in the cluster; return its exit code.
 
     The script and the options are staged on a file system that both sides reach, in a directory that only the owner
-    can read. The driver writes its result there; the directory is removed at the end. Without waiting, the driver
-    removes it when it has read it.
+    can read, and nobody else can replace; the driver knows their checksum. It writes its result there; the directory is
+    removed at the end. Without waiting, the driver removes it when it has read it.
 
     Parameters
     ----------
@@ -86,18 +88,27 @@ def run_in_cluster(options: argparse.Namespace, script: Script, submit: Sequence
     ------
     ClusterError
         If the driver ended without a result.
+    SpecError
+        If others could replace what is staged.
     StorageError
         If the directory can't be written.
     """
     kept = {name: value for name, value in vars(options).items() if name not in ("run", "parser", "conf")}
-    submission = _Submission(folder, options.master, submit, wait=not options.no_wait)
+    # The last part makes the checksum, which others can see, one of which nobody can guess the contents.
+    job = pickle.dumps((script, argparse.Namespace(**kept), os.urandom(16)))
+    submission = _Submission(folder, options.master, submit, hashlib.sha256(job).hexdigest(), wait=not options.no_wait)
     left_to_driver = False
     try:
         try:
             if not storage.make_private_directory(folder):
                 text = "the bucket's rules alone decide who can read the values of --env and replace the script"
                 print(f"{folder}: {text}", file=sys.stderr)
-            write_bytes(f"{folder}/job.pickle", pickle.dumps((script, argparse.Namespace(**kept))))
+            if problem := why_replaceable(folder):
+                raise SpecError(
+                    f"{folder} would hold the job, which the driver unpickles: {problem}. Take a directory that only "
+                    "you can write to with --staging-dir URL, or set its sticky bit (chmod +t)"
+                )
+            write_bytes(f"{folder}/job.pickle", job)
             write_bytes(f"{folder}/tfos_driver.py", _PROGRAM.read_bytes())
         except OSError as error:
             raise StorageError(
@@ -127,7 +138,7 @@ def _remove(folder: str) -> None:
 class _Submission:
     """A spark-submit in cluster mode, and the application that it submits."""
 
-    def __init__(self, folder: str, master: str, submit: Sequence[str], *, wait: bool) -> None:
+    def __init__(self, folder: str, master: str, submit: Sequence[str], checksum: str, *, wait: bool) -> None:
         self._folder = folder
         self._id = ""
         self._lines: deque[str] = deque(maxlen=_LINES)
@@ -146,7 +157,7 @@ class _Submission:
             program = re.sub("^file:", "local:", program)  # on a volume of the driver's pod: nothing is uploaded
         else:  # a pod has the Python of its image
             environment.setdefault("PYSPARK_PYTHON", sys.executable)
-        self._command = [*command, program, folder]
+        self._command = [*command, program, checksum, folder]
         self._environment = environment
         self._process: subprocess.Popen[str] | None = None
         self._reader = Thread(target=self._read, daemon=True)

@@ -18,8 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from tensorflowonspark import storage
+from tensorflowonspark.cli.env_checksum import check_archive, digest_of
 from tensorflowonspark.cli.settings import spark_settings
 from tensorflowonspark.errors import SpecError, StorageError
+from tensorflowonspark.storage.ownership import why_replaceable
 
 _NAME = "environment"  # the directory beside the executors into which Spark unpacks the archive
 _ARCHIVES = ("spark.archives", "spark.yarn.dist.archives")
@@ -28,7 +30,6 @@ _ENDINGS = (".tar.gz", ".tgz")
 _CACHE = ".tfos/environments"  # in the user's home on fs.defaultFS
 _OF_VENV = re.compile(r"\s*(home|version|version_info|include-system-site-packages)\s*=\s*(.*?)\s*$", re.MULTILINE)
 _PACKERS = {"venv_pack": "venv-pack2", "conda_pack": "conda-pack"}
-_READ_BYTES = 1 << 22
 
 
 def add_environment_options(group: Any) -> None:
@@ -79,6 +80,8 @@ class PythonEnvironment:
         source = self.source
         if source is None:
             return
+        if problem := why_replaceable(self.url):
+            raise SpecError(f"{self.url} would be the executors' Python: {problem}. Take another --env-cache URL")
         verb = "packing" if source.is_dir() else "copying"
         print(f"{verb} {self._source()} into {self.url}; later runs reuse it", file=sys.stderr, flush=True)
         try:
@@ -88,6 +91,7 @@ class PythonEnvironment:
                 f"{self.url} can't be written ({error}): name another directory with --env-cache URL, or ship no "
                 "environment with --python-env none"
             ) from error
+        check_archive(self.url)  # which may be another run's, if that was sooner
 
     def arguments(self, submit: Sequence[str]) -> list[str]:
         """Return the arguments of spark-submit that ship it.
@@ -202,13 +206,19 @@ def _exists(url: str) -> bool:
 
 
 def _to_pack(source: Path, cache: str) -> PythonEnvironment:
+    checksum = ""
     if source.is_file() and source.name.endswith(_ENDINGS):
-        name = _digest_of_file(source)
+        with source.open("rb") as file:
+            checksum = digest_of(file)
+        name = checksum[:16]
     else:
         _check(source)
         name = _digest(source)
     url = f"{cache}/{name}.tar.gz"
-    return PythonEnvironment(url) if _exists(url) else PythonEnvironment(url, source)
+    if not _exists(url):
+        return PythonEnvironment(url, source)
+    check_archive(url, checksum)
+    return PythonEnvironment(url)
 
 
 # ---- what is in an environment
@@ -284,14 +294,6 @@ def _digest(prefix: Path) -> str:
         for each in distributions(path=[str(library / "site-packages")])
     )
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
-
-
-def _digest_of_file(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(_READ_BYTES):
-            digest.update(block)
-    return digest.hexdigest()[:16]
 
 
 def _bytes(path: Path) -> int:

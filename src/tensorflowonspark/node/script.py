@@ -1,26 +1,26 @@
 """Programs that are a file or a module, run in a node as ``python`` runs them on one machine."""
 
-import grp
 import logging
 import multiprocessing
 import os
 import platform
-import pwd
-import stat
 import sys
 import threading
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from importlib.machinery import ModuleSpec
+from importlib.machinery import BYTECODE_SUFFIXES, SOURCE_SUFFIXES, ModuleSpec
 from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
 from tensorflowonspark import processes
 from tensorflowonspark.node.context import Context
+from tensorflowonspark.storage.ownership import why_not_ours
 
 _POOLS = {"concurrent.futures.thread": "_shutdown", "concurrent.futures.process": "_global_shutdown"}
+_MODULES = {*SOURCE_SUFFIXES, *BYTECODE_SUFFIXES, ".so"}
 _log = logging.getLogger(__name__)
 
 
@@ -67,8 +67,8 @@ class Script:
     def place(self, own_directory: Path) -> Path:
         """Change to the working directory; return the directory that holds the program.
 
-        That is the driver's if this machine has it, with the same files in it, and no other user can write there: nodes
-        on one machine, or with a shared file system. Otherwise the files are copied.
+        That is the driver's if this machine has it, with the same files in it, no other user can write there, and no
+        module in it is another's: nodes on one machine, or with a shared file system. Otherwise the files are copied.
 
         Parameters
         ----------
@@ -101,7 +101,8 @@ class Script:
             if any((root / name).read_bytes() != files[name] for root, files in places for name in files):
                 return False
             paths = [root / name for root, files in places for name in (".", *files)]
-            problem = next(filter(None, map(_why_not_ours, paths)), "")
+            beside = (each for root in {root for root, _ in places} for each in _importable(root))
+            problem = next(filter(None, map(why_not_ours, chain(paths, beside))), "")
         except OSError:
             return False
         if problem:
@@ -109,33 +110,15 @@ class Script:
         return not problem
 
 
-def _why_not_ours(path: Path) -> str:
-    """Return why others could change a file, or put modules beside it; empty if only this user and root can."""
-    real = path.resolve()
-    for each in {*path.absolute().parents, path.absolute(), *real.parents, real}:
-        found = each.lstat()
-        if found.st_uid not in (0, os.getuid()):
-            return f"{each} belongs to another user"
-        # In a sticky directory, as /tmp, others can make files, and can't replace what is there.
-        is_sticky = found.st_mode & stat.S_ISVTX and each not in (path.absolute(), real)
-        if stat.S_ISLNK(found.st_mode) or is_sticky or not found.st_mode & (stat.S_IWOTH | stat.S_IWGRP):
-            continue
-        if found.st_mode & stat.S_IWOTH or not _is_own_group(each, found.st_gid):
-            return f"other users can write to {each}"
-    return ""
-
-
-def _is_own_group(path: Path, group: int) -> bool:
-    """Return whether a group has this user alone, as many systems make one for each; no list adds others."""
-    try:
-        user, found = pwd.getpwuid(os.getuid()), grp.getgrgid(group)
-    except KeyError:  # a container's user without an entry in its table
-        return False
-    if user.pw_gid != group or found.gr_name != user.pw_name:
-        return False
-    members = {*found.gr_mem, *(each.pw_name for each in pwd.getpwall() if each.pw_gid == group)}
-    lists = os.listxattr(path) if hasattr(os, "listxattr") else []
-    return members <= {user.pw_name} and "system.posix_acl_access" not in lists
+def _importable(root: Path) -> Iterator[Path]:
+    """Yield the modules and packages in a directory, with all that is in these."""
+    for each in root.iterdir():
+        if each.is_dir() and each.name.isidentifier():
+            yield each
+            if (each / "__init__.py").exists():
+                yield from _importable(each)
+        elif each.suffix in _MODULES:
+            yield each
 
 
 def run_script(script: Script, ctx: Context) -> None:

@@ -49,7 +49,7 @@ def test_a_driver_maps_its_classes_from_an_archive_that_exists(cache, monkeypatc
     archive = class_archive.archive_path()
     with class_archive.mapped(archive):
         assert os.environ.get("SPARK_SUBMIT_OPTS") == own
-    cache.mkdir(parents=True)
+    cache.mkdir(parents=True, exist_ok=True)
     cut_off, file = (archive.with_name(f"{archive.name}-{size}.jsa") for size in (5, 6))
     for each in (cut_off, file):
         each.write_text("classe")
@@ -82,13 +82,31 @@ def test_a_directory_that_can_t_be_written_is_named(cache, started, capsys):
     assert str(cache) in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("planted", ["a directory of others", "a link", "a link to a file"])
+def test_an_archive_that_others_could_have_written_is_not_mapped(cache, tmp_path, capsys, planted):
+    archive = class_archive.archive_path()
+    file = archive.with_name(f"{archive.name}-6.jsa")
+    file.write_text("classe")
+    if planted == "a directory of others":
+        cache.chmod(0o777)
+    elif planted == "a link":
+        cache.rename(tmp_path / "elsewhere")
+        cache.symlink_to(tmp_path / "elsewhere")
+    else:
+        file.rename(tmp_path / "file")
+        file.symlink_to(tmp_path / "file")
+    with class_archive.mapped(class_archive.archive_path()):
+        assert "SPARK_SUBMIT_OPTS" not in os.environ
+    assert (str(cache) in capsys.readouterr().err) == (planted != "a link to a file")
+
+
 def test_java_that_can_t_write_one_leaves_its_reason(cache, tmp_path, monkeypatch):
     spark = tmp_path / "spark-submit"
     spark.write_text("#!/bin/sh\necho Unrecognized VM option\nexit 1\n")
     spark.chmod(0o755)
     monkeypatch.setattr(class_archive, "program_of_spark", lambda _: str(spark))
     archive = class_archive.archive_path()
-    cache.mkdir(parents=True)
+    cache.mkdir(parents=True, exist_ok=True)
     unused = cache / "old.jsa"
     unused.write_text("")
     os.utime(unused, (0, 0))
@@ -102,6 +120,6 @@ def test_a_busy_machine_leaves_nothing_behind(cache, tmp_path, monkeypatch):
     spark.write_text("#!/bin/sh\nsleep 100\n")
     spark.chmod(0o755)
     monkeypatch.setattr(class_archive, "program_of_spark", lambda _: str(spark))
-    cache.mkdir(parents=True)
+    cache.mkdir(parents=True, exist_ok=True)
     class_archive.write(class_archive.archive_path(), 0.5)
     assert [each.name for each in cache.iterdir()] == ["lock"]

@@ -1,5 +1,7 @@
 """Cluster mode with programs in the place of Spark's: what is left behind, and which exit code comes back."""
 
+import hashlib
+import pickle
 import signal
 import subprocess
 import sys
@@ -8,8 +10,8 @@ import time
 import pytest
 
 from tensorflowonspark import storage
-from tensorflowonspark.cli import main
-from tensorflowonspark.errors import StorageError
+from tensorflowonspark.cli import cluster_driver, main
+from tensorflowonspark.errors import ClusterError, StorageError
 
 ENDS = """#!/bin/sh
 for folder; do :; done  # the last argument
@@ -103,3 +105,33 @@ def test_two_signals_leave_no_application(command, tmp_path, seconds):
     assert process.returncode in (128 + signal.SIGHUP, 128 + signal.SIGTERM), output
     assert "-kill application_1_0001" in (tmp_path / "calls").read_text(), output
     assert not list((tmp_path / "staging").iterdir())
+
+
+def test_a_job_that_others_could_replace_is_not_staged(command, tmp_path, capsys):
+    words = command(ENDS)
+    (tmp_path / "staging").mkdir()
+    (tmp_path / "staging").chmod(0o777)
+    assert main(words) == 2
+    assert f"other users can write to {tmp_path / 'staging'}, and replace what is in it" in capsys.readouterr().err
+    assert not list((tmp_path / "staging").iterdir())
+    (tmp_path / "staging").chmod(0o1777)
+    assert main(words) == 7
+
+
+class Marking:
+    def __init__(self, place):
+        self.place = place
+
+    def __reduce__(self):
+        return open, (str(self.place), "w")
+
+
+def test_the_driver_unpickles_only_the_job_that_was_submitted(tmp_path):
+    job = pickle.dumps(("script", "options", b""))
+    (tmp_path / "job.pickle").write_bytes(job)
+    checksum = hashlib.sha256(job).hexdigest()
+    assert cluster_driver._job(checksum, str(tmp_path)) == ("script", "options")
+    (tmp_path / "job.pickle").write_bytes(pickle.dumps(Marking(tmp_path / "ran")))
+    with pytest.raises(ClusterError, match=r"job.pickle is not what tfos run has staged"):
+        cluster_driver._job(checksum, str(tmp_path))
+    assert not (tmp_path / "ran").exists()

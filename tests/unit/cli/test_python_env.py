@@ -11,6 +11,7 @@ import pytest
 
 from tensorflowonspark import storage
 from tensorflowonspark.cli import main, python_env, spark
+from tensorflowonspark.errors import SpecError
 from tests.support.environments import make_venv
 
 VARIABLES = ("MASTER", "SPARK_CONF_DIR", "SPARK_HOME", "SPARK_REMOTE", "PYSPARK_SUBMIT_ARGS", "PYSPARK_PYTHON")
@@ -194,3 +195,49 @@ def test_auto_packs_the_running_environment_or_shows_why_not(place, monkeypatch,
     monkeypatch.setattr(sys, "prefix", sys.base_prefix)
     assert found("--master", "yarn", "--env-cache", place)[0] is None
     assert "is in no virtual or conda environment" in capsys.readouterr().err
+
+
+@pytest.fixture
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "own"))
+
+
+@pytest.mark.usefixtures("own_cache")
+def test_an_archive_that_is_not_what_was_packed_is_no_python_of_executors(place, tmp_path):
+    """Another's archive of the right name, there before, or in the place of ours."""
+    archive = tmp_path / "given.tar.gz"
+    archive.write_bytes(b"packed")
+    options = ["--master", "yarn", "--python-env", archive, "--env-cache", place]
+    environment, _ = found(*options)
+    environment.publish()
+    assert found(*options)[0].source is None
+    Path(environment.url.removeprefix("file://")).write_bytes(b"another's")
+    with pytest.raises(SpecError, match=r"has the checksum .*, and what was packed has .*--env-cache URL"):
+        found(*options)
+
+
+@pytest.mark.usefixtures("own_cache")
+def test_an_archive_that_has_changed_since_it_was_packed_is_refused(small, place):
+    environment, _ = found("--master", "yarn", "--python-env", small, "--env-cache", place)
+    path = Path(environment.url.removeprefix("file://"))
+    path.parent.mkdir()
+    path.write_bytes(b"packed by another run of this user")
+    environment.publish()
+    path.write_bytes(b"another's")
+    with pytest.raises(SpecError, match=r"has the checksum "):
+        found("--master", "yarn", "--python-env", small, "--env-cache", place)
+
+
+@pytest.mark.usefixtures("own_cache")
+@pytest.mark.parametrize("mode", [0o777, 0o1777])
+def test_others_can_not_replace_an_archive(small, place, mode):
+    environment, _ = found("--master", "yarn", "--python-env", small, "--env-cache", place)
+    folder = Path(place.removeprefix("file://"))
+    folder.mkdir()
+    Path(environment.url.removeprefix("file://")).write_bytes(b"packed")
+    folder.chmod(mode)
+    if mode & 0o1000:
+        assert found("--master", "yarn", "--python-env", small, "--env-cache", place)[0].source is None
+        return
+    with pytest.raises(SpecError, match=rf"other users can write to {folder}, and replace what is in it"):
+        found("--master", "yarn", "--python-env", small, "--env-cache", place)

@@ -104,6 +104,49 @@ def test_a_cache_that_can_not_be_written_is_reported_and_no_error(directory, tmp
     assert "what was found in 5 files is not kept for later runs" in caplog.text
 
 
+def _others_may_write(own):
+    own.chmod(0o777)
+
+
+def _a_link(own):
+    own.rename(own.with_name("elsewhere"))
+    own.symlink_to(own.with_name("elsewhere"))
+
+
+def _a_link_to_what_is_kept(own):
+    (place,) = own.glob("files/*.json")
+    place.rename(own / "planted")
+    place.symlink_to(own / "planted")
+
+
+@pytest.mark.parametrize("planted", [_others_may_write, _a_link, _a_link_to_what_is_kept])
+def test_what_others_could_have_kept_is_not_used(directory, cache, read, planted, caplog):
+    footers(listed(directory))
+    assert cache.stat().st_mode & 0o777 == cache.parent.stat().st_mode & 0o777 == 0o700
+    planted(cache.parent)
+    read.clear()
+    assert rows_of(footers(listed(directory))) == [1, 2, 3, 4, 5]
+    assert len(read) == 5
+    assert str(cache.parent) in caplog.text
+
+
+def test_a_cache_that_others_could_only_read_becomes_private(directory, cache, read):
+    footers(listed(directory))
+    cache.parent.chmod(0o755)
+    read.clear()
+    footers(listed(directory))
+    assert not read
+    assert cache.parent.stat().st_mode & 0o777 == 0o700
+
+
+def test_another_user_s_cache_is_not_used(directory, cache, read, monkeypatch):
+    footers(listed(directory))
+    read.clear()
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    assert rows_of(footers(listed(directory))) == [1, 2, 3, 4, 5]
+    assert len(read) == 5
+
+
 def test_what_is_kept_is_bounded(directory, cache, monkeypatch):
     monkeypatch.setattr(kept, "_MOST_BYTES", 1)
     footers(listed(directory))

@@ -62,6 +62,23 @@ def test_a_directory_that_others_can_fill_is_not(project, tmp_path, caplog, plac
     assert str(planted.resolve()) in caplog.text
 
 
+@pytest.mark.parametrize("place", ["keras.py", "keras/__init__.py", "keras", "_json.cpython-311-x86_64-linux-gnu.so"])
+@pytest.mark.parametrize("change", [{"mode": 0o777}, {"user": 12345}])
+def test_modules_beside_the_script_are_its_users_own(project, tmp_path, caplog, place, change):
+    """Which the script does not have where it was started, and would import here."""
+    if os.getuid() and "user" in change:
+        pytest.skip("only root can give files to others")
+    script = read_script("train.py")
+    planted = project / place
+    planted.parent.mkdir(exist_ok=True)
+    planted.touch() if "." in planted.name else planted.mkdir()
+    assert script.place(tmp_path / "one") == project
+    planted.chmod(change.get("mode", 0o755))
+    os.chown(planted, change.get("user", -1), -1)
+    assert script.place(tmp_path / "copy") == tmp_path / "copy"
+    assert str(planted) in caplog.text
+
+
 def test_a_group_with_one_user_is_the_users(project, tmp_path):
     project.chmod(0o775)
     os.chown(project, -1, os.getgid())

@@ -1,7 +1,8 @@
 """What a node has found in files, kept for later runs: on the disk of its host, by path, size and time.
 
 A data set's own directory is often read-only, so the user's directory for caches has it. Nothing depends on what is
-kept: what is damaged, missing or can't be written is found out again. It is JSON, of which no code is loaded.
+kept: what is damaged, missing or can't be written is found out again, and so is what others could have written. It is
+JSON, of which no code is loaded.
 """
 
 import fcntl
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tensorflowonspark.tfrecords.files import File
-from tensorflowonspark.user_cache import user_cache
+from tensorflowonspark.user_cache import read_own, user_cache
 
 _FORMAT = 1  # part of the names: another version reads its own
 _MOST_BYTES = 256 << 20  # of all files that are kept; the oldest go first
@@ -39,7 +40,7 @@ def load(kind: str, files: Sequence[File]) -> dict[str, Any]:
         return {}
     try:
         found = _read(_place(kind, files))
-    except RuntimeError:  # there is no home
+    except (OSError, RuntimeError):  # there is none, or not this user's alone: `keep` says so
         return {}
     known = {file.path: found.get(_key(file)) for file in files if file.modified}
     return {path: value for path, value in known.items() if value is not None}
@@ -63,7 +64,6 @@ def keep(kind: str, files: Sequence[File], values: Mapping[str, Any]) -> None:
     own = {_key(file): values[file.path] for file in files if file.path in values and 0 < file.modified < before}
     try:
         place = _place(kind, files)
-        place.parent.mkdir(parents=True, exist_ok=True)
         with (place.parent / "lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # another node of this host may add what it has found
             others = _read(place)
@@ -89,7 +89,7 @@ def _key(file: File) -> str:
 
 def _read(place: Path) -> dict[str, Any]:
     try:
-        found = json.loads(place.read_bytes())
+        found = json.loads(read_own(place))
         if not isinstance(found, dict):
             raise ValueError(f"a {type(found).__name__}")
     except FileNotFoundError:
