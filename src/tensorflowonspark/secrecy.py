@@ -46,16 +46,24 @@ _NAMED = re.compile(r"(?<![\w.-])([\w.-]+)([\"']?\s*[=:]\s*|\s+)")
 _QUOTED = {'"': re.compile(r'(?:\\.|[^"\\])*', re.DOTALL), "'": re.compile(r"[^']*")}
 _WORD = r"""(?:\\.|"(?:\\.|[^"\\])*"|'[^']*'|[^\s{}])*"""
 _URL_CHARACTERS = 999
+_LONGEST_NAME = 256  # of a setting that is known
+_SHORT = ("-p",)  # options that many programs have for a password; a port is a number, and shown
+_LEAST_TOKEN = 16  # characters, of small letters alone
+_SCHEMES = ("bearer", "basic", "token")  # of the header Authorization
 _WORDS = {ends: re.compile(_WORD.format(ends), re.DOTALL) for ends in ("", "&")}
 _USERS = (
     re.compile(r"(://)[^/\s'\"]{0,999}(?=@)"),  # a bound, for time that does not grow with the square of a text
     re.compile(r"(://)[^/\s@:'\"]{1,999}:(?!\d+(?:[/?,\s]|$))[^\s'\"]{0,999}(?=@)"),  # a password with a slash
-    re.compile(r"(jdbc:\w+:\w+:)(?![/@])[^\s'\"]{0,999}(?=@)"),  # Oracle's user/password@
+    re.compile(r"(jdbc:\w{1,99}:\w{1,99}:)(?![/@])[^\s'\"]{0,999}(?=@)"),  # Oracle's user/password@
+    # user:password@host, without a scheme; no digest of an image
+    re.compile(r"((?<![\w.:/@+<>-]))[\w.+-]{1,64}:[^\s/@:'\"<>]{1,256}(?=@(?!sha256:)[A-Za-z0-9])"),
 )
-# Keys of AWS, GitHub, Slack, OpenAI, Hugging Face and Databricks, JSON Web Tokens, and private keys.
+# Keys of AWS, GitHub, GitLab, Google, Slack, OpenAI, Hugging Face and Databricks, JSON Web Tokens, and private keys.
+# A Web Token begins at no place within another's characters, so that each is looked at once.
 _SHAPES = re.compile(
     r"\b(?:(?:AKIA|ASIA)[0-9A-Z]{16}|gh[opsur]_\w{30,}|github_pat_\w{30,}|xox[abeprs]-[\w-]{10,}|sk-[\w-]{20,}|hf_\w{30,}|"
-    r"dapi[0-9a-f]{32}|eyJ[\w-]{10,}\.[\w-]+(?:\.[\w-]*)?)|-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END|\Z)",
+    r"glpat-[\w-]{16,}|AIza[\w-]{30,}|dapi[0-9a-f]{32})|(?<![\w-])eyJ[\w-]{10,}\.[\w-]+(?:\.[\w-]*)?|"
+    r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END|\Z)",
     re.DOTALL,
 )
 
@@ -87,7 +95,11 @@ def shown_value(name: str, value: str) -> str:
 def _hides(name: str, value: str) -> bool:
     if is_secret(name):
         return True
-    return _PUBLIC.fullmatch(name) is None and _PLAIN.fullmatch(value) is None
+    return not _is_public(name) and _PLAIN.fullmatch(value) is None
+
+
+def _is_public(name: str) -> bool:
+    return len(name) <= _LONGEST_NAME and _PUBLIC.fullmatch(name) is not None
 
 
 def shown_words(words: Iterable[str]) -> list[str]:
@@ -104,7 +116,7 @@ def shown_words(words: Iterable[str]) -> list[str]:
         head, name, sign, value = "", *word.partition("=")
         if name in ("--conf", "-c") and sign:
             head, (name, sign, value) = f"{name}=", value.partition("=")
-        if option and is_secret(option):
+        if option and (is_secret(option) or (option in _SHORT and _hides(option, word))):
             found.append(HIDDEN)
         elif sign and (head or option in ("--conf", "-c")):
             found.append(f"{head}{name}={shown_value(name, value)}")
@@ -133,21 +145,30 @@ def without_secrets(text: str) -> str:
         name, between = match[1], match[2]
         if match.end() <= done or (between.isspace() and not _takes_next_word(name)) or not _may_hide(name):
             continue
+        if not is_secret(name) and _is_public(name.removeprefix("-D")):
+            continue  # whatever its value is, which may hold other names
         begin, end = _value(text, match)
+        is_scheme = match.start() < done  # of a header
+        if name.lower() == "token" and between.isspace() and not is_scheme and _is_word(text[begin:end]):
+            continue  # of a sentence
         if end > max(begin, done) and _hides(name.removeprefix("-D"), text[begin:end]):
             parts += [text[done:begin], HIDDEN]
             done = end
     return _SHAPES.sub(HIDDEN, "".join([*parts, text[done:]]))
 
 
+def _is_word(value: str) -> bool:
+    return len(value) < _LEAST_TOKEN and value.rstrip(".,;:!?)").isalpha() and value.islower()
+
+
 def _may_hide(name: str) -> bool:
     """Return whether a text may be without the value after a name: that of a secret, or of a setting."""
-    return name.startswith(("-D", "spark.")) or is_secret(name)
+    return name.startswith(("-D", "spark.")) or name in _SHORT or is_secret(name)
 
 
 def _takes_next_word(name: str) -> bool:
     """Return whether a name is followed by its value without a sign between: an option, a header's scheme."""
-    return name.startswith("-") or name.lower() in ("bearer", "basic")
+    return name.startswith("-") or name.lower() in _SCHEMES
 
 
 def _value(text: str, match: "re.Match[str]") -> tuple[int, int]:

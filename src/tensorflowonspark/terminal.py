@@ -10,6 +10,7 @@ cluster, the messages of a supervisor.
 import io
 import logging
 import os
+import re
 import select
 import stat
 import sys
@@ -27,6 +28,27 @@ _STUCK_SECONDS = 1.0  # without room in a file, after which no thread waits for 
 _LOST_SECONDS = 5.0  # without progress of a file that can't be polled; a busy host is slow too
 _DRAIN_SECONDS = 10.0  # for a slow terminal to show the last lines
 _POLL_MILLISECONDS = 100
+_COLOUR = r"\x1b\[[0-9;:]{0,64}m"
+# Sequences of a terminal with what belongs to them (of a title, a link or a clipboard all of it), and single controls.
+_CONTROLS = re.compile(
+    rf"(?P<colour>{_COLOUR})|(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]?|"
+    r"(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)?|"
+    r"\x1b[ -/]*[0-~]?|[\x00-\x08\x0b-\x1f\x7f-\x9f]"
+)
+
+
+def printable(text: str) -> str:
+    r"""Return what a terminal may be sent of the text of another process: all but controls, of which colours pass.
+
+    Others could move the cursor over earlier lines, change the window's title, write to the clipboard or have the
+    terminal answer as if that was typed.
+
+    Examples
+    --------
+    >>> printable("\x1b[31mred\x1b[0m\x1b]0;title\x07 \x1b[2J\x08text")
+    '\x1b[31mred\x1b[0m text'
+    """
+    return _CONTROLS.sub(lambda match: match["colour"] or "", text)
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from tensorflowonspark.driver.log_files import is_remote_directory
 from tensorflowonspark.errors import ClusterError, SpecError, StorageError
 from tensorflowonspark.node.script import Script
 from tensorflowonspark.storage.ownership import why_replaceable
+from tensorflowonspark.terminal import printable
 
 _READ_SECONDS = 5.0  # for the last lines of spark-submit
 _LOOK_SECONDS = 1.0  # until a signal is handled that came as the wait began (`driver/inbox.py`)
@@ -244,7 +245,7 @@ class _Submission:
                 )
             found = json.loads(local.read_text())
         if found["error"]:
-            print(found["error"], file=sys.stderr)
+            print(printable(found["error"]), file=sys.stderr)
         return int(found["exit_code"])
 
     def close(self) -> None:

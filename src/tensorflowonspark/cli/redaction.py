@@ -17,7 +17,7 @@ _IPV4 = r"(?<![\w.-])(?:\d{1,3}\.){3}\d{1,3}(?![\w.]*\w)"
 _IPV6 = r"(?<![\w:])(?:[0-9a-f]{1,4}:){3,7}:?[0-9a-f]{1,4}(?![\w:])"
 _ADDRESS = re.compile(f"{_IPV4}|{_IPV6}")
 _URL_HOST = re.compile(r"(://|@)(?!<|https?:)([A-Za-z0-9][\w.-]*)")
-_EMAIL = re.compile(r"[\w.+-]+@[\w-]+(?:\.[\w-]+)+")
+_EMAIL = re.compile(r"(?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+")
 _HOME = re.compile(r"(/home/|/Users/|/user/)(?!<)([^/\s:,;'\"()]+)")
 _LOOPBACK = ("127.", "0.0.0.0", "::1")  # noqa: S104 - names, not bound
 

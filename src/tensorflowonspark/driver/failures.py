@@ -8,7 +8,7 @@ from dataclasses import replace
 from tensorflowonspark.driver.nodes import Node, Roster
 from tensorflowonspark.errors import FailureKind, NodeError
 from tensorflowonspark.messages import Failed, Probe
-from tensorflowonspark.terminal import CONSOLE
+from tensorflowonspark.terminal import CONSOLE, printable
 
 _log = logging.getLogger(__name__)
 _CAUSE_SECONDS = 1.0  # that a failure which looks like a consequence of another one waits for its cause
@@ -77,7 +77,7 @@ class Failures:
         self._losses.append((node, failure))
         held = f"; with it went {node.holds}" if node.holds else ""
         text = "%s on %s failed: %s. The others train on%s"
-        CONSOLE.log(_log, logging.WARNING, text, node.role, node.host, failure.reason, held)
+        CONSOLE.log(_log, logging.WARNING, text, node.role, node.host, printable(failure.reason), held)
 
     def withdraw(self, node: Node, failure: Failed) -> None:
         """Forget the exception of a node's program that followed from the end of its executor, which is known now."""
@@ -104,8 +104,10 @@ class Failures:
         node, failed = min(self._failures, key=lambda each: each[1].kind.value)
         if failed.kind in _BETWEEN_NODES:
             failed = explain_network(node, failed, self._roster.nodes)
-        details = failed.reason, failed.advice, failed.traceback, failed.output, failed.kind.name.lower()
-        return NodeError(str(node.role), node.host, *details, failed.exit_code)
+        details = failed.reason, failed.advice, failed.traceback, failed.output
+        reason, advice, traceback, output = map(printable, details)
+        kind = failed.kind.name.lower()
+        return NodeError(str(node.role), node.host, reason, advice, traceback, output, kind, failed.exit_code)
 
     def _conclude_if_answered(self, probe: int) -> None:
         """Conclude if all supervisors have answered that their nodes are up; else give the others more time."""

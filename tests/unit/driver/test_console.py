@@ -13,7 +13,7 @@ from tensorflowonspark.config import ClusterSpec
 from tensorflowonspark.driver.console import ConsoleReporter, parse_level, parse_show
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.messages import Progress
-from tensorflowonspark.terminal import CONSOLE, Unblocked, Writer
+from tensorflowonspark.terminal import CONSOLE, Unblocked, Writer, printable
 from tests.support.paths import ROOT
 from tests.support.programs import wait_for
 
@@ -35,6 +35,21 @@ def test_without_logging_lines_go_to_the_stream_with_the_nodes_name():
     watcher.show("worker:1", ("one", "two"))
     watcher.close()
     assert stream.getvalue() == "[worker:1] one\n[worker:1] two\n"
+
+
+@pytest.mark.usefixtures("no_logging")
+@pytest.mark.parametrize(
+    "control",
+    ["\x1b[2J", "\x1b[1A\x1b[2K", "\x1b]0;title\x07", "\x1b]52;c;cGF5\x1b\\", "\x1bP+q\x1b\\", "\x1bc", "\x9b2J",
+     "\x08", "\x07", "\x1b[6n", "\x1b[?1049h", "\x1b(0"],
+)  # fmt: skip
+def test_no_control_of_a_terminal_passes_but_colours(control):
+    stream = Terminal()
+    watcher = ConsoleReporter(stream=stream)
+    watcher.show("worker:1", (f"\x1b[1;31mred\x1b[0m{control}, and\tmore",))
+    watcher.close()
+    assert "[worker:1] \x1b[1;31mred\x1b[0m, and\tmore\n" in stream.getvalue()
+    assert printable(f"{control}é") == "é"
 
 
 def test_with_logging_they_are_records_at_their_level(caplog):

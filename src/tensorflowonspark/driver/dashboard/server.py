@@ -7,6 +7,7 @@ the user, whatever name it reaches this server by: the header Host need not be c
 import errno
 import gzip
 import hmac
+import io
 import logging
 import os
 import socket
@@ -28,7 +29,8 @@ from tensorflowonspark.transport import Credentials
 
 _log = logging.getLogger(__name__)
 _CONNECTIONS = 64  # at the same time; of strangers the oldest is closed for another
-_REQUEST_SECONDS = 10.0  # for a request to arrive, and for a message to be taken
+_REQUEST_SECONDS = 10.0  # for a whole request to arrive, and for a message to be taken
+_REQUEST_BYTES = 32 << 10  # of a request: a browser may send the cookies of other servers on the driver's host
 _UNANSWERED_SECONDS = 30  # after which a peer that does not confirm what it was sent is gone
 _FLUSH_SECONDS = 2.0  # for open pages to receive the end
 _POLL_SECONDS = 0.01
@@ -213,6 +215,31 @@ def _tls(credentials: Credentials) -> ssl.SSLContext:
     return context
 
 
+class _Head(io.RawIOBase):
+    """What arrives of one request, from anybody: so much, in so much time, however it is divided."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._end = time.monotonic() + _REQUEST_SECONDS
+        self._left = _REQUEST_BYTES
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        seconds = self._end - time.monotonic()
+        if seconds <= 0 or not self._left:  # in both cases http.server closes the connection
+            raise TimeoutError(f"a request is longer than {_REQUEST_BYTES} bytes or {_REQUEST_SECONDS} s")
+        before = self._connection.gettimeout()
+        self._connection.settimeout(seconds)
+        try:
+            count = self._connection.recv_into(buffer, min(len(buffer), self._left))
+        finally:
+            self._connection.settimeout(before)
+        self._left -= count
+        return count
+
+
 class _Handler(BaseHTTPRequestHandler):
     """Answers one request of a connection."""
 
@@ -224,6 +251,8 @@ class _Handler(BaseHTTPRequestHandler):
     def setup(self) -> None:
         self.request.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1000 * _UNANSWERED_SECONDS)
         super().setup()
+        self.rfile.close()
+        self.rfile = io.BufferedReader(_Head(self.connection))
 
     def do_GET(self) -> None:
         self.close_connection = True
