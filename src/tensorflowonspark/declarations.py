@@ -8,9 +8,9 @@ checkers and editors read them in ``keywords.pyi``, which ``make keywords`` writ
 import functools
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import fields
-from types import NoneType
+from types import MappingProxyType, NoneType
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 from tensorflowonspark.errors import SpecError, did_you_mean
@@ -96,7 +96,11 @@ def plain_type(annotation: Any) -> Any:
     return annotation.__origin__ if get_origin(annotation) is Annotated else annotation
 
 
-def takes(*declared: Declaration, old: Callable[[Keywords], Keywords] | None = None) -> Callable[[Item], Item]:
+def takes(
+    *declared: Declaration,
+    old: Callable[[Keywords], Keywords] | None = None,
+    elsewhere: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
+) -> Callable[[Item], Item]:
     """Return a decorator of a function or class that gets the keywords of declarations in its ``**`` parameter.
 
     Those that are not given have their defaults. Signature and docstring show all (`shows`); an unknown keyword is a
@@ -109,6 +113,8 @@ def takes(*declared: Declaration, old: Callable[[Keywords], Keywords] | None = N
     old : callable, optional
         Returns what was given with the names of today in place of former ones, for each of which it warns
         (`warn_renamed`).
+    elsewhere : mapping, optional
+        Names that others have for these keywords, for the hint in the error (`did_you_mean`).
     """
 
     def decorate(item: Item) -> Item:
@@ -124,7 +130,7 @@ def takes(*declared: Declaration, old: Callable[[Keywords], Keywords] | None = N
                 given = old(given)
             unknown = next((name for name in given if name not in known), None)
             if unknown is not None:
-                guess = did_you_mean(unknown, known)
+                guess = did_you_mean(unknown, known, elsewhere)
                 raise TypeError(f"{item.__qualname__}() got an unexpected keyword argument {unknown!r}{guess}")
             return item(*args, **{**defaults, **given})
 

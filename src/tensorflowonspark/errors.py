@@ -6,8 +6,9 @@ in a node or a Spark task arrives complete in the driver.
 
 import difflib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from enum import Enum
+from types import MappingProxyType
 
 __all__ = [
     "CheckpointError",
@@ -43,9 +44,9 @@ def error_text(error: BaseException, limit: int = _TEXT) -> str:
     return text if len(text) <= limit else f"{text[:limit]}... ({len(text):,} characters)"
 
 
-# Settings of Horovod, Ray Train and TorchDistributor (docs/from-others.md), each with one of ours that has its place,
-# or with what does: the first that the function or command has which got it.
-_OF_PEERS = {
+# Settings of Horovod, Ray Train and TorchDistributor, each with one of ours that has its place, or with what does: the
+# first that the function or command has which got it.
+OF_PEERS: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("num_proc", "num_processes", "np", "nproc_per_node"), ("num_workers", "workers")),
     "use_gpu": ("nodes=tfos.Nodes(gpus_per_node=1)", "gpus_per_node"),
     "resources_per_worker": ("Spark's spark.task.cpus, and nodes=tfos.Nodes(gpus_per_node=1)",),
@@ -61,8 +62,10 @@ _OF_PEERS = {
 }
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return the known name that was probably meant, as an error adds it; empty if none is similar.
+def did_you_mean(
+    name: str, known: Iterable[str], elsewhere: Mapping[str, tuple[str, ...]] = MappingProxyType({})
+) -> str:
+    """Return what was probably meant, as an error adds it: by a table, else the known name that is most alike.
 
     Parameters
     ----------
@@ -70,22 +73,27 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
         What was given: a column, a keyword, or an option of a command.
     known : iterable of str
         What there is.
+    elsewhere : mapping, optional
+        Names that others have for something here, as `OF_PEERS` where the settings of a cluster are given.
 
     Examples
     --------
     >>> f"no column 'labl'{did_you_mean('labl', ['features', 'label'])}"
     "no column 'labl' (did you mean 'label'?)"
-    >>> did_you_mean("max_failures", ["num_workers", "restarts"])
+    >>> did_you_mean("max_failures", ["num_workers", "restarts"], OF_PEERS)
     " (here it is 'restarts')"
+    >>> did_you_mean("--epochs", ["--ps"])
+    ''
     """
     there = list(known)
     own = {_plain(each): each for each in there}
-    place = _OF_PEERS.get(_plain(name), ()) if own.keys() & {"num_workers", "workers"} else ()
+    place = elsewhere.get(_plain(name), ())
     named = next((own[each] for each in place if each in own), None)
     if named or place:
         return f" (here it is {named!r})" if named else f" (here it is {place[0]})"
-    near = difflib.get_close_matches(name, there, 1)
-    return f" (did you mean {near[0]!r}?)" if near else ""
+    bare = {each.lstrip("-"): each for each in reversed(there)}  # dashes make short options alike
+    near = difflib.get_close_matches(name.lstrip("-"), bare, 1)
+    return f" (did you mean {bare[near[0]]!r}?)" if near else ""
 
 
 def _plain(name: str) -> str:

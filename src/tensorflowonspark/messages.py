@@ -243,6 +243,7 @@ class Failed(ToDriver):
     traceback: str = ""
     output: str = ""
     exit_code: int = 1  # of the program, as a shell knows it
+    all_frames: str = ""  # the traceback with the frames that the other leaves out; empty if there are none
 
 
 @dataclass(frozen=True)

@@ -122,6 +122,7 @@ def test_options_of_spark_submit_are_passed_on(script, capsys):
         (["--wrokers", "2", "train.py"], r"unrecognized arguments: --wrokers .*did you mean '--workers'\?"),
         (["--num-proc", "2", "train.py"], r"unrecognized arguments: --num-proc .*here it is '--workers'\)"),
         (["--max-failures=3", "train.py"], r"unrecognized arguments: --max-failures=3 .*here it is '--restarts'\)"),
+        (["--epochs", "3", "train.py"], r"--epochs; if --epochs is the script's own, it stands after it: SCRIPT --epo"),
         (
             ["--workers", "two", "train.py"],
             r"argument --workers: 'two': expected a number, or the fewest",

@@ -23,6 +23,12 @@ def test_errors_survive_pickling(error):
     assert copy.__dict__ == error.__dict__
 
 
+def test_what_is_no_setting_of_a_cluster_gets_no_hint_of_one():
+    columns = ["workers", "num_workers", "stores"]
+    assert errors.did_you_mean("store", columns) == " (did you mean 'stores'?)"
+    assert errors.did_you_mean("store", columns, errors.OF_PEERS) == " (here it is ctx.checkpoint(path) in the program)"
+
+
 def test_every_error_is_a_cluster_error():
     kinds = [kind for kind in map(vars(errors).get, errors.__all__) if issubclass(kind, Exception)]
     assert kinds

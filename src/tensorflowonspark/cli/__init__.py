@@ -9,6 +9,7 @@ import tensorflowonspark
 from tensorflowonspark.cli import check
 from tensorflowonspark.cli.signals import Signalled, exit_code_of_signal
 from tensorflowonspark.errors import (
+    OF_PEERS,
     ClusterError,
     NodeError,
     RequirementError,
@@ -99,7 +100,9 @@ class _Parser(argparse.ArgumentParser):
         _, _, words = message.partition("unrecognized arguments: ")
         for word in words.split():
             if word.startswith("-"):
-                message += did_you_mean(word.partition("=")[0], self._option_string_actions)
+                message += did_you_mean(option := word.partition("=")[0], self._option_string_actions, OF_PEERS)
+                if self.get_default("arguments") is not None:
+                    message += f"; if {option} is the script's own, it stands after it: SCRIPT {option} ..."
         super().error(message)
 
 

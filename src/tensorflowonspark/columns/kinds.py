@@ -237,12 +237,33 @@ def kind_of(
     elif summary.nulls:
         raise FeedError(
             f"column {name!r} holds {summary.nulls} null{'s' if summary.nulls > 1 else ''}, the first in "
-            f"{summary.null_at}: drop or replace them in Spark (df.dropna, df.fillna), or declare what stands for a "
-            f"null, as in fill={{{name!r}: {empty!r}}}"
+            f"{summary.null_at}: {_finds_nulls(name, type_)} shows {'them' if summary.nulls > 1 else 'it'}; drop or "
+            f"replace in Spark (df.dropna, df.fillna), or declare what stands for a null, as in fill={{{name!r}: "
+            f"{empty!r}}}"
         )
     # The length of a binary value is a dimension only if its bytes are the values.
     depth = layout.array_depth(type_) - (layout.is_binary(leaf) and not decoded)
     return Kind(dtype, shape_of(name, depth, summary.lengths, shape), fill, decoded, layout.is_text(leaf), name)
+
+
+def _finds_nulls(name: str, type_: pa.DataType) -> str:
+    """Return the filter of Spark that finds the rows with a null in a column, or in its arrays.
+
+    Examples
+    --------
+    >>> print(_finds_nulls("x", pa.list_(pa.int8())))
+    df.where("x is null or exists(x, v -> v is null)")
+    """
+    column = name if name.isidentifier() else f"`{name.replace('`', '``')}`"
+    return f'df.where("{_is_null(column, type_)}")'
+
+
+def _is_null(value: str, type_: pa.DataType, depth: int = 0) -> str:
+    """Return Spark's expression for a value that is null, or an array with a null at some depth."""
+    if not layout.is_list(type_):
+        return f"{value} is null"
+    item = f"v{depth or ''}"
+    return f"{value} is null or exists({value}, {item} -> {_is_null(item, type_.value_type, depth + 1)})"
 
 
 def natural_type(name: str, type_: pa.DataType) -> tuple[np.dtype[Any], int, bool]:

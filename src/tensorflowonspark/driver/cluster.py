@@ -37,7 +37,7 @@ from tensorflowonspark.driver.spark.batch_rdd import BatchRDD
 from tensorflowonspark.driver.spark.partitions import spread
 from tensorflowonspark.driver.spark.progress import ProgressJobs
 from tensorflowonspark.driver.tracking import track
-from tensorflowonspark.errors import ClusterError, FeedError, SpecError
+from tensorflowonspark.errors import OF_PEERS, ClusterError, FeedError, SpecError
 from tensorflowonspark.feed_messages import CacheConfig
 from tensorflowonspark.renamed import takes_old_keywords
 from tensorflowonspark.settings import ClusterSettings, check_seconds, with_groups
@@ -58,7 +58,7 @@ _FIRST_SECONDS = 10.0  # of a program that does not train, as of a ps, in which 
 _CHECK_SECONDS = 0.2
 
 
-@takes(ClusterSettings, old=partial(with_groups, warn=True))
+@takes(ClusterSettings, old=partial(with_groups, warn=True), elsewhere=OF_PEERS)
 class Cluster(ClusterView):
     """A TensorFlow cluster on the executors of a Spark application.
 

@@ -167,7 +167,8 @@ class ConsoleReporter:
     def failed(self, node: str, host: str, failure: Failed) -> None:
         """Write the failure of a node to its file."""
         if self._files is not None:
-            fields = {"event": "failure", **({"traceback": failure.traceback} if failure.traceback else {})}
+            shown = failure.all_frames or failure.traceback
+            fields = {"event": "failure", **({"traceback": shown} if shown else {})}
             text = f"failed: {failure.reason}"
             self._files.write(node, [LogEntry(time.time(), logging.ERROR, text, node, host, fields)])
 

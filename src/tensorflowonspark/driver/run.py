@@ -19,7 +19,7 @@ from tensorflowonspark.driver.results import Results
 from tensorflowonspark.driver.script import read_script
 from tensorflowonspark.driver.spark.backend import is_remote
 from tensorflowonspark.driver.spark.partitions import new_column, repartitioned
-from tensorflowonspark.errors import NodeError, SpecError
+from tensorflowonspark.errors import OF_PEERS, NodeError, SpecError
 from tensorflowonspark.restart_policy import RestartPolicy
 from tensorflowonspark.settings import GROUPS, ClusterSettings, Nodes, as_group, with_groups
 
@@ -35,7 +35,7 @@ _PARTITIONS_PER_WORKER = 4
 _GROUPS = GROUPS | {"data": Data}
 
 
-@takes(ClusterSettings, old=partial(with_groups, groups=_GROUPS, warn=True))
+@takes(ClusterSettings, old=partial(with_groups, groups=_GROUPS, warn=True), elsewhere=OF_PEERS)
 def run(
     spark: "SparkSession",
     function: Program,
@@ -155,7 +155,7 @@ def _run_fed(cluster: Cluster, data: Data) -> Results:
         return cluster.shutdown()
 
 
-@takes(run)
+@takes(run, elsewhere=OF_PEERS)
 def run_script(
     spark: "SparkSession",
     path: str | os.PathLike[str],

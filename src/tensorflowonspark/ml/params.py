@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame
 
 from tensorflowonspark.columns import require_frame
 from tensorflowonspark.declarations import choices_of, keywords_of, plain_type, texts_of
-from tensorflowonspark.errors import SpecError, did_you_mean
+from tensorflowonspark.errors import OF_PEERS, SpecError, did_you_mean
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -200,7 +200,9 @@ class ModelParams(HasFeaturesCol, HasPredictionCol, HasProbabilityCol, HasRawPre
             if not self.hasParam(name):
                 known = [each.name for each in self.params]
                 kind = type(self).__name__
-                raise SpecError(f"{kind} has no param {name!r}{did_you_mean(name, known)}: explainParams() lists all")
+                raise SpecError(
+                    f"{kind} has no param {name!r}{did_you_mean(name, known, OF_PEERS)}: explainParams() lists all"
+                )
             if value is None:
                 self.clear(self.getParam(name))
                 continue

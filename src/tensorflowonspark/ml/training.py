@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tensorflowonspark.errors import SpecError
+from tensorflowonspark.errors import FeedError, SpecError
 from tensorflowonspark.keras.hooks import keras_backend
 from tensorflowonspark.keras.jax.saving import inference_function, whole_model
 from tensorflowonspark.keras.preprocessing import family_of
@@ -203,15 +203,18 @@ def _dataset(feed: "Feed", job: TrainingJob, model: Any, nans: NanRows | None = 
     labels = job.labels[0] if len(job.labels) == 1 else list(job.labels)
     shapes = column_shapes(inputs, job.features, job.arrays, job.by_column["shapes"])
     options: Any = {**job.by_column, "shapes": shapes}
-    dataset = feed.dataset(
-        job.batch_size,
-        features=features,
-        label=labels,
-        sample_weight=job.weight,
-        shuffle=nans is not None,
-        seed=job.seed,
-        **options,
-    )
+    try:
+        dataset = feed.dataset(
+            job.batch_size,
+            features=features,
+            label=labels,
+            sample_weight=job.weight,
+            shuffle=nans is not None,
+            seed=job.seed,
+            **options,
+        )
+    except FeedError as error:
+        raise FeedError(f"{error}. To train without such rows: handleInvalid='skip'") from None
     spec = dataset.element_spec
     check_dtypes(inputs, _dtypes(spec[0], job.features))
     check_features(inputs, forms_of_tensors(spec[0], job.features))

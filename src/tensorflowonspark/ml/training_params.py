@@ -11,7 +11,7 @@ from pyspark.ml.param.shared import HasLabelCol, HasSeed, HasValidationIndicator
 from tensorflowonspark.declarations import keywords_of
 from tensorflowonspark.driver.feed.data import FeedSettings
 from tensorflowonspark.driver.feed.job import Start
-from tensorflowonspark.errors import SpecError, did_you_mean
+from tensorflowonspark.errors import OF_PEERS, SpecError, did_you_mean
 from tensorflowonspark.keras.jax.cluster import ALONE
 from tensorflowonspark.ml.params import ModelParams, ModelSettings, as_mapping, defaults_of, has_params, positive
 from tensorflowonspark.ml.serialization import is_model, library_of
@@ -77,7 +77,8 @@ def as_mapping_of_settings(value: Any) -> dict[str, Any]:
             )
         if name not in known:
             others = [each for each in known if each not in params]
-            raise SpecError(f"clusterOptions: a cluster has no setting {name!r}{did_you_mean(str(name), others)}")
+            guess = did_you_mean(str(name), others, OF_PEERS)
+            raise SpecError(f"clusterOptions: a cluster has no setting {name!r}{guess}")
         if name in NOT_FITTED and options[name]:
             raise SpecError(
                 f"clusterOptions: {name}={options[name]!r}, and an estimator trains on workers: use Cluster"

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
     from tensorflowonspark.keywords import DatasetKeywords, FeatureKeywords
 
+_NONE_HELD = "there are none: tfos.run(..., data=df) gives them (tfos run --data TABLE|PATH)"
+_NONE_FED = "the cluster was shut down without cluster.train(df): call it inside the with block"
+
 
 class FeedAccess(FileAccess):
     """The methods of a `Context` that return rows.
@@ -90,8 +93,8 @@ class FeedAccess(FileAccess):
         feed = self._current or self._next_feed()
         if feed is None:
             raise FeedError(
-                "the program waits for rows, but the cluster was shut down without cluster.train(df): call it inside "
-                "the with block, or read the data in the program itself"
+                f"the program waits for rows, but {_NONE_HELD if self._setup.config.hold else _NONE_FED}, or read the "
+                "data in the program itself (ctx.read_parquet)"
             )
         return feed
 

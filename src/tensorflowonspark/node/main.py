@@ -12,10 +12,9 @@ import pickle
 import re
 import sys
 import time
-import traceback
+from bdb import BdbQuit
 from contextlib import suppress
 from multiprocessing.connection import Connection
-from pathlib import Path
 from types import ModuleType
 
 import cloudpickle
@@ -46,6 +45,7 @@ from tensorflowonspark.node.forks import children_end_here, keep_exit_functions
 from tensorflowonspark.node.oracle import share_oracle
 from tensorflowonspark.node.ps.coordinator import CoordinatedFeed
 from tensorflowonspark.node.rounds.member import RoundMember
+from tensorflowonspark.node.tracebacks import program_traceback
 from tensorflowonspark.terminal import CONSOLE
 from tensorflowonspark.transport import MESSAGE_BYTES
 from tensorflowonspark.transport.shared_file import allow_many_files
@@ -60,19 +60,18 @@ _PEER_TEXTS = re.compile(r"Gloo [\w -]+ failed|coordination service|Coordination
 _THREADS = "TF_NUM_INTEROP_THREADS"
 _RESULT_BYTES = MESSAGE_BYTES - (1 << 20)  # less than a megabyte surrounds the result in its message
 
-# Characters of a long traceback that are kept: from its beginning, and from its end with the error's text.
-_FIRST, _LAST = 24_000, 8_000
-
-# Files whose frames are left out of tracebacks: this one, and those that call the user's function or script.
-_OWN_FRAMES = (
-    str(Path(__file__)),
-    str(Path("tensorflowonspark", "driver", "program.py")),
-    str(Path("tensorflowonspark", "node", "script.py")),
-)
-
+_FIRST = 24_000  # characters of an error's text
 # Errors whose texts say nothing of columns, or of the names that a method has.
 _CAST = re.compile(r"Cast string to \w+ is not supported")
 _UNEXPECTED = re.compile(r"(\w+)\.(\w+)\(\) got an unexpected keyword argument '(\w+)'")
+
+# What to do after errors whose texts don't say it.
+_ADVICE: dict[type[BaseException], str] = {
+    BdbQuit: "a node has no terminal for breakpoint(): call the function where you are, with a stand-in for ctx "
+    "(create_autospec(tfos.Context)), or attach an editor: debugpy.listen, then debugpy.wait_for_client",
+    ModuleNotFoundError: "install {name} in the executors' Python ({python}), or ship it with --py-files",
+    MemoryError: "use a smaller batch_size or model, or give the executors more memory (spark.executor.memoryOverhead)",
+}
 
 # An error of this package in a graph, which TensorFlow wraps into one of its own.
 _GRAPH_ERROR = "Graph execution error:"
@@ -209,10 +208,10 @@ def run_program(
         if status == 0:
             return Returned(pickle.dumps(None))
         reason = f"its program called sys.exit({_code(error)})"
-        return Failed(FailureKind.EXITED, reason, traceback=_traceback(), exit_code=status)
+        return Failed(FailureKind.EXITED, reason, exit_code=status, **vars(program_traceback(error)))
     except BaseException as error:
         kind = FailureKind.PEER_LOST if _is_of_peer(error) else FailureKind.RAISED
-        return Failed(kind, _summary(error), advice=_advice(error), traceback=_traceback())
+        return Failed(kind, _summary(error), advice=_advice(error), **vars(program_traceback(error)))
 
 
 def _is_of_peer(error: BaseException) -> bool:
@@ -281,27 +280,8 @@ def _advice(error: BaseException) -> str:
             if kind.__name__ == found[1]:
                 known = list(inspect.signature(getattr(kind, found[2])).parameters)[1:]
                 return f"{found[2]} takes {', '.join(known)}{did_you_mean(found[3], known)}"
-    if isinstance(error, ModuleNotFoundError):
-        return f"install {error.name} in the executors' Python ({sys.executable}), or ship it with --py-files"
     if _is_of_peer(error):  # reported only if no other node has failed
         return "all nodes are up: the network between the workers may drop packets, or a worker left its loop early"
-    if isinstance(error, MemoryError):
-        return "use a smaller batch_size or model, or give the executors more memory (spark.executor.memoryOverhead)"
-    return ""
-
-
-def _traceback() -> str:
-    """Return the current exception's traceback from the user's own frames on."""
-    kind, error, frames = sys.exc_info()
-    while frames is not None and frames.tb_frame.f_code.co_filename.endswith(_OWN_FRAMES):
-        frames = frames.tb_next
-    try:
-        text = "".join(traceback.format_exception(kind, error, frames))
-    except Exception as problem:  # formatting a program's own exception may raise
-        text = f"(it can't be shown: {type(problem).__name__}: {error_text(problem)})"
-        if frames is not None:
-            text = "".join(traceback.format_tb(frames)) + text
-    text = text.encode(errors="backslashreplace").decode()
-    if len(text) <= _FIRST + _LAST:
-        return text
-    return f"{text[:_FIRST]}\n... ({len(text) - _FIRST - _LAST:,} characters are left out) ...\n{text[-_LAST:]}"
+    return next((advice for kind, advice in _ADVICE.items() if isinstance(error, kind)), "").format(
+        name=getattr(error, "name", ""), python=sys.executable
+    )

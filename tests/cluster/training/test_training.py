@@ -185,6 +185,8 @@ def test_a_program_that_waits_for_rows_that_never_come(spark):
     with pytest.raises(tfos.NodeError, match=r"shut down without cluster.train\(df\)"):
         with tfos.Cluster(spark, lambda args, ctx: ctx.dataset(4)):
             pass
+    with pytest.raises(tfos.NodeError, match=r"waits for rows, but there are none: tfos.run\(\.\.\., data=df\)"):
+        tfos.run(spark, lambda args, ctx: ctx.dataset(4))
 
 
 def test_a_node_that_is_killed_in_training(spark):

@@ -95,20 +95,20 @@ def test_what_differs_is_distinguished_from_what_does_not():
 
 def test_a_null_is_refused_by_column_row_and_partition():
     assert refusal(pa.array([1, None, None])) == (
-        "column 'x' holds 2 nulls, the first in row 41 of partition 7: drop or replace them in Spark (df.dropna, "
-        "df.fillna), or declare what stands for a null, as in fill={'x': 0}"
+        "column 'x' holds 2 nulls, the first in row 41 of partition 7: df.where(\"x is null\") shows them; drop or "
+        "replace in Spark (df.dropna, df.fillna), or declare what stands for a null, as in fill={'x': 0}"
     )
 
 
 @pytest.mark.parametrize(
     ("column", "told"),
     [
-        (pa.array([[1], [2], None]), "1 null, the first in row 42 of partition 7: drop"),
+        (pa.array([[1], [2], None]), 'partition 7: df.where("x is null or exists(x, v -> v is null)") shows it; drop'),
         (pa.array([[1], [None, 2]]), "1 null, the first in row 41 of partition 7, item [0] of [None, 2]"),
         (pa.array(["a", None]), r"fill={'x': ''}"),
         (pa.array([b"a", None]), r"fill={'x': b''}"),
         (pa.array([True, None]), r"fill={'x': False}"),
-        (pa.array([None, dense([1])], VECTOR), "row 40 of partition 7: drop"),
+        (pa.array([None, dense([1])], VECTOR), 'row 40 of partition 7: df.where("x is null") shows it; drop'),
         (pa.array([{"a": 1}]), "column 'x' has type struct<a: int64>, which no tensor can hold"),
     ],
 )

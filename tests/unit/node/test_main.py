@@ -2,6 +2,7 @@
 
 import os
 import re
+from bdb import BdbQuit
 
 import pytest
 import tensorflow as tf
@@ -62,6 +63,10 @@ def test_a_wrong_name_of_an_argument_is_an_error_with_the_right_one(call, advice
     with pytest.raises(TypeError) as caught:
         call()
     assert re.search(advice, _advice(caught.value))
+
+
+def test_a_breakpoint_has_no_terminal():
+    assert "a node has no terminal for breakpoint()" in _advice(BdbQuit())
 
 
 def test_columns_of_strings_that_no_loss_takes_are_named():
