@@ -271,6 +271,17 @@ def _reopen(file: Any) -> int | None:
         return None
 
 
+def plain(text: str) -> str:
+    """Return a text without the escape codes of terminals, for files.
+
+    Examples
+    --------
+    >>> plain(f"{chr(27)}[1m64/64{chr(27)}[0m loss: 1.3")
+    '64/64 loss: 1.3'
+    """
+    return _CONTROLS.sub("", text)
+
+
 def in_notebook() -> bool:
     """Return whether this process is the kernel of a notebook."""
     ipython = sys.modules.get("IPython")

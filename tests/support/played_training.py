@@ -25,7 +25,7 @@ _STEPS, _BATCH = 40, 64
 _ADVICE = (
     "waiting for other workers bounded it: worker:1 on 10.0.0.12 was busy with 1.0 cores, while the others waited for "
     "it with at most 0.4. Free its host of other work, give it as many cores as the others have, or even out their "
-    "work: see docs/tuning.md"
+    "work"
 )
 
 

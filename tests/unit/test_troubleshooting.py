@@ -67,3 +67,16 @@ def test_the_fixed_words_of_each_message_are_in_the_source(name):
     assert name in ERRORS
     pieces = [(message, piece.strip()) for message in _messages(SECTIONS[name]) for piece in message.split(_HOLE)]
     assert [message for message, piece in pieces if piece not in _source()] == []
+
+
+def test_no_message_names_a_page_that_an_installation_does_not_have():
+    """The pages are in the repository; docstrings, which are read there too, may name them."""
+    found = []
+    for module in sorted((ROOT / "src" / "tensorflowonspark").rglob("*.py")):
+        tree = ast.parse(module.read_text())
+        kinds = (ast.Module, ast.ClassDef, ast.FunctionDef)
+        docstrings = {id(node.body[0].value) for node in ast.walk(tree) if isinstance(node, kinds) and node.body
+                      and isinstance(node.body[0], ast.Expr)}  # fmt: skip
+        texts = [node for node in ast.walk(tree) if isinstance(node, ast.Constant) and id(node) not in docstrings]
+        found += [f"{module.name}:{node.lineno}" for node in texts if re.search(r"docs/\S+\.md", str(node.value))]
+    assert not found

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from tensorflowonspark.cli.applications import application_of
+from tensorflowonspark.cli.jvm_output import JvmOutput
 from tensorflowonspark.cli.settings import SHELL, given_in_environment, spark_settings
 from tensorflowonspark.cli.signals import uninterrupted
 from tensorflowonspark.driver.preflight import check_environment
@@ -47,6 +48,8 @@ _OPTIONS = {  # of spark-submit, that are passed on to it
     "--keytab": ("FILE", "the file of its key"),
     "--proxy-user": ("NAME", "the user in whose place the application runs"),
 }
+_LOG_LEVEL = "spark.log.level"
+_QUIET = {"spark.ui.showConsoleProgress": "false", _LOG_LEVEL: "ERROR"}
 _MASTER = re.compile(r"local(\[.*\])?$|local-cluster\[|spark://|yarn$|k8s://")
 _END_SECONDS = 5.0  # for a JVM to remove its files
 _STOP_SECONDS = 30.0  # for Spark to end an application, after which this process ends and its JVM too
@@ -104,8 +107,7 @@ def submit_arguments(options: argparse.Namespace, name: str, slots: int) -> list
     given["--name"] = given["--name"] or name
     arguments = [word for option, value in given.items() if value is not None for word in (option, value)]
     arguments += ["--verbose"] if options.verbose else []
-    quiet = {"spark.ui.showConsoleProgress": "false", "spark.log.level": "ERROR"}
-    settings = [f"{key}={value}" for key, value in quiet.items()] + options.conf
+    settings = [f"{key}={value}" for key, value in _QUIET.items()] + options.conf
     submit = [*given_in_environment(), *arguments, *(word for setting in settings for word in ("--conf", setting))]
     return submit if "spark.master" in spark_settings(submit) else ["--master", f"local[{slots}]", *submit]
 
@@ -135,11 +137,17 @@ def start_session(submit: list[str]) -> "SparkSession":
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     others = set(psutil.Process().children())
+    shows_all = "--verbose" in submit or spark_settings(submit).get(_LOG_LEVEL) != _QUIET[_LOG_LEVEL]
+    output = JvmOutput(keeps=not shows_all)
     try:
-        # In a session of its own the JVM gets no signal that is for this command's process group: it ends with us.
-        context = SparkContext(gateway=launch_gateway(popen_kwargs={"start_new_session": True}))
+        with output:
+            # In a session of its own the JVM gets no signal that is for this command's process group: it ends with us.
+            gateway = launch_gateway(popen_kwargs={"start_new_session": True, "stderr": output.descriptor})
+        context = SparkContext(gateway=gateway)
         context.pythonExec = context.getConf().get("spark.pyspark.python", context.pythonExec)
-        return SparkSession(context)
+        session = SparkSession(context)
+        output.started()
+        return session
     except BaseException as error:
         cause = _explain(error)  # asks the JVM, which is ended next
         with uninterrupted():
@@ -147,6 +155,7 @@ def start_session(submit: list[str]) -> "SparkSession":
             if not isinstance(error, Exception):
                 application.kill()  # which YARN keeps until it has a container for it, with no driver any more
                 raise
+        output.failed()
         check_environment()  # what is missing explains more than Spark's own error
         raise ClusterError(f"Spark did not start: {cause}") from None  # whose text only the JVM has
 

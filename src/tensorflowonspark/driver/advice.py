@@ -89,7 +89,7 @@ def advice(workers: Sequence[WorkerTraining], *, in_step: bool = True) -> str | 
     ... )
     >>> advice([WorkerTraining("worker:0", "h1", totals)])
     'waiting for rows bounded it: reading them took 97% of 60 s. Give Spark more cores or partitions, or a DataFrame \
-that it has computed before (df.cache()): see docs/tuning.md'
+that it has computed before (df.cache())'
     """
     if not workers or not all(each.counts for each in workers):
         return None
@@ -120,7 +120,7 @@ def feeding_advice(waited: float, total: float, *, can_start_early: bool) -> str
     --------
     >>> feeding_advice(40.0, 60.0, can_start_early=False)
     'waiting for rows bounded it: all steps waited for 40 of 60 s until Spark had sent the last one. Give Spark more \
-cores or partitions, or a DataFrame that it has computed before (df.cache()): see docs/tuning.md'
+cores or partitions, or a DataFrame that it has computed before (df.cache())'
     """
     if total < _LEAST_SECONDS or waited < _FEEDING_SHARE * total:
         return None
@@ -133,7 +133,7 @@ cores or partitions, or a DataFrame that it has computed before (df.cache()): se
 
 
 def _line(bound: str, setting: str) -> str:
-    return f"{bound}. {setting[0].upper()}{setting[1:]}: see docs/tuning.md"
+    return f"{bound}. {setting[0].upper()}{setting[1:]}"
 
 
 def _of_rows(waiting: Sequence[WorkerTraining], *, all_wait: bool) -> tuple[str, str]:

@@ -166,7 +166,7 @@ class ClusterView:
         --------
         >>> cluster.advice  # doctest: +SKIP
         'computing bounded it: 1,888 steps took 30 s, each worker with 1.4 cores, and reading rows 1% of that time. Take
-        a larger batch_size, or compile(steps_per_execution=10): see docs/tuning.md'
+        a larger batch_size, or compile(steps_per_execution=10)'
         """
         return self._attempt.advice
 

@@ -19,7 +19,7 @@ from tensorflowonspark.driver.progress_bar import ProgressBar
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.messages import Failed, Progress
 from tensorflowonspark.supervisor.output import level_of
-from tensorflowonspark.terminal import CONSOLE, Unblocked, in_notebook, outlets, printable
+from tensorflowonspark.terminal import CONSOLE, Unblocked, in_notebook, outlets, plain, printable
 
 _log = logging.getLogger(__name__)
 _RATE_SECONDS = 3.0  # of an epoch, from which on its rows per second are known from the samples of each second
@@ -251,8 +251,9 @@ class ConsoleReporter:
         with self._harmless(), CONSOLE.aside():
             source, message = self._source(entry), printable(entry.message)
             if _is_set_up(self._logger):
-                self._logger.log(entry.level, "[%s] %s", source, message, extra=entry.extra)
+                self._logger.log(entry.level, "[%s] %s", source, plain(message), extra=entry.extra)
             else:
+                message = message if self._stream.isatty() or in_notebook() else plain(message)
                 self._stream.write(f"{entry.json if self._json else f'[{source}] {message}'}\n")
                 self._stream.flush()
 

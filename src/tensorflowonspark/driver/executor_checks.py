@@ -105,7 +105,7 @@ def closed_between(spark: "SparkSession", ports: str | None = None) -> list[str]
     return [
         f"{own}: it can't connect to {address}, where another executor listens ({why}): nodes connect to each other; "
         "open the ports between the hosts in firewalls, those of ports=... or all; where hosts have several networks, "
-        "name the one that all reach: SPARK_LOCAL_IP on that host, or network_interface (docs/network.md)"
+        "name the one that all reach: SPARK_LOCAL_IP on that host, or network_interface"
         for own, address, why in rows
     ]
 

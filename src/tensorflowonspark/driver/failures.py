@@ -136,12 +136,12 @@ _SILENT_ADVICE = (
     "breaks for longer than that, raise heartbeat_timeout; with restarts=... the training goes on elsewhere"
 )
 _CLOSED_ADVICE = (
-    "a firewall is closed there, or the network between these hosts is broken: docs/network.md lists what connects to "
-    "what, and `tfos check --master ...` tries it"
+    "a firewall is closed there, or the network between these hosts is broken: nodes connect to each other and to the "
+    "driver; `tfos check --master ...` tries it, and network=Network(ports='7000-7100') takes the ports that are open"
 )
 _BROKEN_ADVICE = (
-    "TensorFlow outlives a break of some ten seconds: docs/network.md; with restarts=... the training goes on from its "
-    "newest checkpoint"
+    "TensorFlow outlives a break of some ten seconds: look for dropped packets between these hosts; with restarts=... "
+    "the training goes on from its newest checkpoint"
 )
 _MOST_NAMED = 4  # pairs of nodes
 BROKEN = Failed(

@@ -11,6 +11,7 @@ from threading import Lock
 from typing import Any
 
 from tensorflowonspark.driver.metrics.records import ClusterEvent, EpochMetrics
+from tensorflowonspark.terminal import plain
 
 _TEXTS = 1000  # that are remembered
 _VARIABLE = re.compile(r"0x[0-9a-fA-F]+|\d+")
@@ -61,7 +62,7 @@ class LogEntry:
     @property
     def json(self) -> str:
         """The entry as an object of JSON, in one line of ASCII."""
-        return _json(self.time, self.level, self.message, self.extra)
+        return _json(self.time, self.level, plain(self.message), self.extra)
 
 
 def _json(when: float, level: int, message: str, fields: Mapping[str, Any]) -> str:

@@ -21,7 +21,7 @@ from tensorflowonspark import storage
 from tensorflowonspark.driver.log_entries import LogEntry
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.secrecy import without_secrets
-from tensorflowonspark.terminal import CONSOLE, Writer
+from tensorflowonspark.terminal import CONSOLE, Writer, plain
 
 _log = logging.getLogger(__name__)
 _WRITER = Writer()  # apart from the terminal, whose reader may have stopped
@@ -92,8 +92,8 @@ class LogFiles:
         """Write entries to the file of a node, or of `DRIVER`, which others may read: without secrets."""
         if self._closed:  # a node that ends late would open files again
             return
-        if node == DRIVER:
-            entries = [replace(entry, message=without_secrets(entry.message)) for entry in entries]
+        cleaned = without_secrets if node == DRIVER else plain
+        entries = [replace(entry, message=cleaned(entry.message)) for entry in entries]
         size = sum(len(entry.message) for entry in entries)
         _WRITER.put(partial(self._write, _file_stem(node), entries), lines=len(entries), size=size)
 

@@ -222,7 +222,7 @@ class KeepEqual(keras.callbacks.Callback):
         if named and self.model.distribute_strategy.extended.should_checkpoint:
             _log.warning(
                 "each worker has computed %s of its own rows, and now all have the average: computed of means and sums "
-                "over rows, or with tfos.keras.all_mean, it is what one process computes (docs/keras.md)",
+                "over rows, or with tfos.keras.all_mean, it is what one process computes",
                 ", ".join(each.path for each in named),
             )
 

@@ -74,7 +74,8 @@ def _torch_problem(keras: Any, workers: int) -> str:
     if os.environ.get(TORCH, "0") in ("", "0"):
         return (
             f"model.fit of Keras {version} with torch is not tested on several workers, and there are {workers}: to "
-            f'try it, set env={{"KERAS_BACKEND": "torch", "{TORCH}": "1"}}, and connect the workers (docs/faq.md)'
+            f'try it, set env={{"KERAS_BACKEND": "torch", "{TORCH}": "1"}}, and connect the workers: '
+            "keras.distribution.initialize on each before its model is made"
         )
     from torch import distributed
 
@@ -83,5 +84,5 @@ def _torch_problem(keras: Any, workers: int) -> str:
         return ""
     return (
         f"torch.distributed connects {connected} of {workers} workers, which would train separate models: call "
-        "keras.distribution.initialize on each before its model is made (docs/faq.md)"
+        "keras.distribution.initialize on each before its model is made"
     )

@@ -14,7 +14,7 @@ from functools import partial
 from threading import Lock, Thread
 from typing import Any
 
-from tensorflowonspark.terminal import CONSOLE
+from tensorflowonspark.terminal import CONSOLE, plain
 
 _READ_BYTES = 64 * 1024
 _LINE_BYTES = 64 * 1024  # a longer line is forwarded in chunks
@@ -119,9 +119,10 @@ class Output:
     def _deliver(self, raw: list[bytes]) -> None:
         # A progress bar redraws its line after "\r": the last version is the visible one.
         lines = [line.rstrip(b"\r").rsplit(b"\r", 1)[-1].decode(errors="replace") for line in raw]
-        self._tail.extend(lines)
+        texts = [plain(line) for line in lines]
+        self._tail.extend(texts)
         if self._echo:
-            for line in lines:
+            for line in texts:
                 text = f"[{self._name}] {line}\n"
                 CONSOLE.put(partial(sys.stderr.write, text), _log_file, 1, len(text))
         wanted = tuple(line for line in lines if level_of(line) >= self._level)

@@ -21,7 +21,7 @@ def warn_deprecated(name: str, replacement: str) -> None:
     """
     if name not in _warned:
         _warned.add(name)
-        message = f"{name} works as in TensorFlowOnSpark 2.x; the new way is {replacement} (docs/migrating.md)"
+        message = f"{name} works as in TensorFlowOnSpark 2.x; the new way is {replacement}"
         warnings.warn(message, DeprecationWarning, stacklevel=3)
 
 

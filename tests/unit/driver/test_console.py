@@ -52,6 +52,16 @@ def test_no_control_of_a_terminal_passes_but_colours(control):
     assert printable(f"{control}é") == "é"
 
 
+@pytest.mark.usefixtures("no_logging")
+@pytest.mark.parametrize("kind", [io.StringIO, Terminal])
+def test_only_a_terminal_gets_colours(kind):
+    stream = kind()
+    watcher = ConsoleReporter(bar=False, stream=stream)
+    watcher.show("worker:1", ("\x1b[32mgreen\x1b[0m",))
+    watcher.close()
+    assert stream.getvalue() == ("[worker:1] \x1b[32mgreen\x1b[0m\n" if kind is Terminal else "[worker:1] green\n")
+
+
 def test_with_logging_they_are_records_at_their_level(caplog):
     caplog.set_level(logging.INFO, "tensorflowonspark")
     watcher = ConsoleReporter(stream=io.StringIO())

@@ -55,6 +55,13 @@ def test_each_node_has_a_file_to_which_later_runs_add(tmp_path):
     assert (tmp_path / "logs/chief-0.log").exists()
 
 
+@pytest.mark.parametrize("log_format", ["text", "json"])
+def test_the_colours_of_a_bar_are_not_in_files(tmp_path, log_format):
+    show(tmp_path, "\x1b[1m64/64\x1b[0m \x1b]8;;x\x07loss: 1.3", log_format=log_format)
+    text = (tmp_path / "worker-0.log").read_text()
+    assert (json.loads(text)["message"] if log_format == "json" else text.rstrip()) == "64/64 loss: 1.3"
+
+
 def test_a_large_file_is_followed_by_the_next_and_the_newest_five_are_kept(tmp_path, monkeypatch):
     monkeypatch.setattr(log_files, "_FILE_BYTES", 100)
     for number in range(1, 8):

@@ -60,6 +60,16 @@ def test_what_is_no_text_and_has_no_end_does_no_harm():
     assert sum(map(len, passed)) == 200_000
 
 
+def test_the_tail_which_errors_show_has_no_colours():
+    reading, writing = os.pipe()
+    os.write(writing, b"\x1b[1m64/64\x1b[0m\n")
+    os.close(writing)
+    passed = []
+    output = Output(reading, name="worker:0", level=0, echo=False, on_lines=passed.extend)
+    assert output.tail(10) == "64/64"
+    assert passed == ["\x1b[1m64/64\x1b[0m"]  # a terminal shows them
+
+
 def test_the_tail_is_bounded():
     tail, passed = read(b"x\n" * 1000)
     assert len(passed) == 1000

@@ -127,7 +127,7 @@ def find_slots(
         if now > report and available < needed and settling == timeout:
             report = now + _REPORT_SECONDS
             _log.warning(
-                "waiting for task slots: %d of %d are there, %s; up to %g s more (start_timeout)",
+                "waiting for task slots: %d of %d are there, %s; up to %.0f s more (start_timeout)",
                 *(available, needed, request.progress(context), timeout - (now - begin)),
             )
         time.sleep(_CHECK_SECONDS)
