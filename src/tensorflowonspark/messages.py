@@ -181,8 +181,8 @@ class TrainingTotals(ToDriver):
     step: int = 0  # steps of this epoch
     steps: int = 0  # of an epoch; 0: unknown
     total_steps: int = 0
-    rows: int = 0
-    bytes: int = 0
+    rows: int | None = None  # that it has taken; None: it reads data of its own, or has taken none yet
+    bytes: int | None = None
     waiting_for_rows: float | None = None
     waiting_for_workers: float | None = None
     training: float = 0.0  # the time in which the program trained: with the waits, without validation

@@ -95,6 +95,10 @@ that it has computed before (df.cache())'
         return None
     times = [each.seconds for each in workers]
     in_step = in_step and max(times) <= _SAME_TIME * min(times)
+    if any(each.totals.source is None for each in workers):  # they read data of their own: only waits are known
+        measured = in_step and all(each.waiting is not None for each in workers)
+        slowest = _slowest(workers) if measured else None
+        return None if slowest is None else _line(*_of_worker(slowest, workers))
     waiting = [each for each in workers if each.waits_for_rows]
     if waiting and (in_step or len(waiting) == len(workers)):
         return _line(*_of_rows(waiting, all_wait=len(waiting) == len(workers)))

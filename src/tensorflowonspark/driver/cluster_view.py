@@ -46,7 +46,7 @@ def cluster_html(attempt: ClusterAttempt, dashboard_url: str | None = None) -> s
 def _cells(node: Node) -> Sequence[str]:
     gpus = ", ".join(node.member.gpus) if node.member else ""
     host = node.member.host if node.member else ""
-    return [*map(escape, (str(node.role), host, node.state.name.lower())), _progress(node.progress), escape(gpus)]
+    return [*map(escape, (str(node.role), host, node.shown_state.name.lower())), _progress(node.progress), escape(gpus)]
 
 
 def _progress(now: Progress | None) -> str:

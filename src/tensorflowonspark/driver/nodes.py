@@ -110,6 +110,13 @@ class Node:
         return NodeInfo(self.number, self.role, self.state, own.host, own.port, own.gpus, *pids, self.restarts)
 
     @property
+    def shown_state(self) -> NodeState:
+        """Its state for people: it runs once its program has begun, and one that has returned has not just gone."""
+        if self.state is NodeState.RUNNING and self.begun_at is None:
+            return NodeState.CONNECTED
+        return NodeState.RETURNED if self.state is NodeState.GONE and self.returned else self.state
+
+    @property
     def idle_seconds(self) -> float:
         """The time for which an idle node has been idle."""
         return time.monotonic() - self.idle_since

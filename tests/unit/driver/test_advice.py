@@ -34,6 +34,19 @@ def advice_for(*workers, **settings):
     return advice(workers, **settings)
 
 
+def test_of_workers_that_read_data_of_their_own_only_the_slowest_is_known():
+    def own(index, waiting):
+        return replace(worker(index, source=None, reading=0.0), waiting=waiting)
+
+    assert advice_for(own(0, 0.6), own(1, 0.05)) == (
+        "waiting for other workers bounded it: worker:1 on h1 waited for the others in 5% of its time, and they for it "
+        "in at least 60%. Look what it does beside its steps, free its host of other work, or give it as many cores"
+    )
+    assert advice_for(own(0, 0.3), own(1, 0.3)) is None
+    assert advice_for(own(0, None), own(1, None)) is None
+    assert advice_for(own(0, 0.6)) is None
+
+
 def test_steps_that_compute():
     assert advice_for(worker()) == (
         "computing bounded it: 1,000 steps took 58 s, each worker with 1.0 cores, and reading rows 10% of that time. "

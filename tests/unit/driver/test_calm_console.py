@@ -101,7 +101,7 @@ def test_each_line_is_an_object_of_json():
     found.show("worker:1", lines, "h7")
     CONSOLE.drain()
     objects = [json.loads(line) for line in stream.getvalue().split("\n")[:-1]]
-    assert [each["message"] for each in objects] == list(lines)
+    assert [each["message"] for each in objects] == [line.replace("\x1b[0m", "") for line in lines]
     assert {(each["node"], each["host"]) for each in objects} == {("worker:1", "h7")}
     assert [each["level"] for each in objects] == ["WARNING", "INFO", "INFO"]
     assert all(each["time"][-6] in "+-" for each in objects)  # the zone

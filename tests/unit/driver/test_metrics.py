@@ -27,7 +27,7 @@ def totals(at, steps=0, rows=0, waiting_for_rows=0.0, waiting_for_workers=0.0, t
         100,
         steps,
         rows,
-        8 * rows,
+        None if rows is None else 8 * rows,
         waiting_for_rows,
         waiting_for_workers,
         at if training is None else training,
@@ -62,6 +62,32 @@ def test_rates_are_those_of_the_last_seconds(store, nodes):
     assert (found.rows_per_second, found.seconds_per_step) == (500.0, 0.2)
     assert (found.waiting_for_rows, found.waiting_for_workers, found.computing) == (0.25, 0.5, 0.25)
     assert (found.rows, found.bytes, found.total_steps) == (1100, 8800, 15)
+
+
+def test_rows_of_a_program_that_reads_its_own_data_are_unknown(store, nodes):
+    store.take_totals(nodes[0], totals(10.0, steps=5, rows=None))
+    store.take_totals(nodes[0], totals(12.0, steps=15, rows=None))
+    found = store.snapshot()
+    assert (found.rows, found.bytes, found.rows_per_second) == (None, None, None)
+    assert (found.nodes[0].rows, found.nodes[0].rows_per_second) == (None, None)
+    assert found.nodes[0].seconds_per_step == 0.2
+    store.take_totals(nodes[1], totals(12.0, rows=7))
+    assert store.snapshot().rows == 7
+
+
+def test_a_node_runs_from_the_begin_of_its_program_and_has_returned_after_its_end(store, nodes):
+    def states():
+        return [each.state for each in store.snapshot().nodes]
+
+    assert states() == ["connected"] * 3  # it is up, and waits for the others
+    for node in nodes:
+        node.begun_at = 1.0
+    assert states() == ["running"] * 3
+    for node in nodes[:2]:
+        node.returned = True
+    for node in nodes:
+        node.state = NodeState.GONE
+    assert states() == ["returned", "returned", "gone"]
 
 
 def test_a_node_that_does_not_train_has_no_rates(store, nodes):
@@ -230,7 +256,7 @@ def test_a_further_attempt_keeps_the_curves_and_starts_counting_anew(store, node
     store.take_totals(nodes[0], totals(10.0, rows=100))
     store._add_sample()
     store.begin_attempt("id2", nodes, 0, 1, lambda: None)
-    assert store.snapshot().rows == 0
+    assert store.snapshot().rows is None  # the new programs have taken none yet
     assert store.snapshot().restarts == 1
     assert len(store.series(0)["time"]) == 1
 

@@ -94,6 +94,13 @@ def test_rows_that_are_read_ahead_are_no_wait_and_count_when_their_steps_are_tak
     assert totals.rows == 8
 
 
+def test_rows_of_a_program_that_takes_none_of_a_feed_are_unknown(clock):
+    program = Program(clock)
+    program.meter.epoch_began(0, 8)
+    program.step(0, 1.0)
+    assert (program.totals.total_steps, program.totals.rows, program.totals.bytes) == (1, None, None)
+
+
 def test_validation_and_the_time_between_epochs_are_no_training(clock):
     program = Program(clock)
     for epoch in range(2):

@@ -66,9 +66,9 @@ class NodeRecord:
 
     @property
     def training(self) -> TrainingTotals | None:
-        """What the program has done in its training, without what came before; None if it trains on no feed's rows."""
+        """What the program has done in its training, without what came before; None if it has not trained."""
         first, last = self.first, self.totals
-        if first is None or last is None or last.source is None:
+        if first is None or last is None:
             return None
         return replace(last, **{name: getattr(last, name) - getattr(first, name) for name in _SUMMED})
 
@@ -95,7 +95,7 @@ class NodeRecord:
             number=node.number,
             name=str(node.role),
             host=node.member.host if node.member else None,
-            state=node.state.name.lower(),
+            state=node.shown_state.name.lower(),
             restarts=node.restarts,
             epoch=where.epoch,
             step=None if where.epoch is None else where.step,
@@ -137,7 +137,7 @@ def _rates_between(first: TrainingTotals, last: TrainingTotals) -> dict[str, flo
         for name in ("waiting_for_rows", "waiting_for_workers")
     }
     return {
-        "rows_per_second": (last.rows - first.rows) / seconds,
+        "rows_per_second": None if last.rows is None else (last.rows - (first.rows or 0)) / seconds,
         "seconds_per_step": seconds / steps if steps else None,
         **waits,
         "computing": None if None in waits.values() else max(0.0, 1.0 - sum(each or 0.0 for each in waits.values())),

@@ -22,13 +22,15 @@ class NodeMetrics:
     host : str or None
         The address of its host.
     state : str
-        Its `NodeState` in lower case, as in ``running``.
+        Its `NodeState` in lower case, as in ``running``: from the begin of its program on. A node whose program has
+        returned stays ``returned``.
     restarts : int
         How often it was started again while the others continued.
     epoch, step, steps : int or None
         The current epoch and the steps taken in it (both from 0), and the number of steps of an epoch.
-    rows, bytes : int
-        The rows that its program has taken in this attempt, and the size of their values.
+    rows, bytes : int or None
+        The rows that its program has taken in this attempt, and the size of their values; None for a program that reads
+        data of its own.
     total_steps : int
         The steps that it has taken in this attempt.
     rows_per_second, seconds_per_step : float or None
@@ -55,8 +57,8 @@ class NodeMetrics:
     epoch: int | None = None
     step: int | None = None
     steps: int | None = None
-    rows: int = 0
-    bytes: int = 0
+    rows: int | None = None
+    bytes: int | None = None
     total_steps: int = 0
     rows_per_second: float | None = None
     seconds_per_step: float | None = None
@@ -136,8 +138,9 @@ class ClusterMetrics:
         The moment, in seconds since 1970.
     restarts : int
         How often all nodes were started again.
-    rows, bytes : int
-        The rows that the programs of all nodes have taken in this attempt, and their size.
+    rows, bytes : int or None
+        The rows that the programs of all nodes have taken in this attempt, and their size; None if that is known of
+        none.
     rows_per_second : float or None
         Of all nodes, in the last seconds.
     seconds_per_step : float or None
@@ -161,8 +164,8 @@ class ClusterMetrics:
     state: Literal["new", "running", "ended", "failed"]
     time: float
     restarts: int
-    rows: int
-    bytes: int
+    rows: int | None
+    bytes: int | None
     rows_per_second: float | None
     seconds_per_step: float | None
     nodes: tuple[NodeMetrics, ...]

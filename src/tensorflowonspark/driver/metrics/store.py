@@ -8,12 +8,12 @@ import logging
 import math
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from statistics import fmean, median
 from threading import Event, Lock, Thread
-from typing import Literal, Protocol
+from typing import Literal, Protocol, TypeVar
 
 from tensorflowonspark.driver.metrics.history import History, Report, Reports
 from tensorflowonspark.driver.metrics.node_record import SERIES, NodeRecord, stragglers
@@ -29,6 +29,15 @@ _SAMPLE_SECONDS = 1.0
 _EPOCHS = 20_000  # that are kept: the program may report ten in a second
 _IDLE_SECONDS = 10.0  # without an event, after which the thread of the listeners ends
 _FLUSH_SECONDS = 10.0  # for the listeners to handle what has happened, at the cluster's end
+
+
+Number = TypeVar("Number", int, float)
+
+
+def _sum(values: Iterable[Number | None]) -> Number | None:
+    """Return the sum of what is known; None if nothing is."""
+    known = [each for each in values if each is not None]
+    return sum(known[1:], known[0]) if known else None
 
 
 class MetricsListener(Protocol):
@@ -169,7 +178,6 @@ class MetricsStore:
         nodes = self._node_metrics()
         with self._lock:
             epochs, events, total_epochs = tuple(self._epochs), tuple(self._events), self._total_epochs
-        rates = [each.rows_per_second for each in nodes if each.rows_per_second is not None]
         steps = [each.seconds_per_step for each in nodes if each.seconds_per_step is not None]
         return ClusterMetrics(
             cluster=self.cluster,
@@ -177,9 +185,9 @@ class MetricsStore:
             state=self.state,
             time=time.time(),
             restarts=self.restarts,
-            rows=sum(each.rows for each in nodes),
-            bytes=sum(each.bytes for each in nodes),
-            rows_per_second=sum(rates) if rates else None,
+            rows=_sum(each.rows for each in nodes),
+            bytes=_sum(each.bytes for each in nodes),
+            rows_per_second=_sum(each.rows_per_second for each in nodes),
             seconds_per_step=median(steps) if steps else None,
             nodes=nodes,
             epochs=epochs,

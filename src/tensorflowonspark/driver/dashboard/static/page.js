@@ -16,7 +16,8 @@ function token() {
 function drawTotals() {
   const now = model.summary;
   const states = model.nodes.state || [];
-  const up = states.filter((state) => state === "running").length;
+  const counted = model.isOver ? "returned" : "running"; // after the end nothing runs
+  const up = states.filter((state) => state === counted).length;
   const step = now.step === null || now.step === undefined ? NONE : now.steps ? `${now.step} / ${now.steps}` : String(now.step);
   const totals = {
     elapsed: duration(model.time - now.begun),
@@ -25,7 +26,7 @@ function drawTotals() {
     rows: number(now.rows),
     "rows/s": number(now.rows_per_second),
     "time per step": seconds(now.seconds_per_step),
-    "running nodes": `${up} / ${model.count}`,
+    nodes: `${up} / ${model.count} ${counted}`,
     restarts: String(now.restarts),
   };
   const place = byId("totals");
@@ -65,7 +66,7 @@ function notices() {
   if (model.summary.state === "failed" && last) found.push(["error", `The cluster has failed: ${last[2]}`]);
   else if (failed.length) found.push(["error", `Failed: ${named(failed)}`]);
   const slow = all.filter((each) => model.nodes.straggler[each]);
-  if (slow.length) found.push(["warning", `Straggler: the other workers wait for ${named(slow)}`]);
+  if (slow.length) found.push(["warning", `Straggler: the other workers ${model.isOver ? "waited" : "wait"} for ${named(slow)}`]);
   for (const [name, { times, first, epoch, value }] of [...model.notNumbers].slice(0, SHOWN_NAMES)) {
     const when = first === epoch ? `in epoch ${epoch + 1}` : `from epoch ${first + 1} to ${epoch + 1}`;
     found.push(["warning", `${name} was no number (${value}) ${when}, in ${times} report${times > 1 ? "s" : ""}: its curve has gaps`]);
