@@ -39,8 +39,8 @@ _OF_OTHERS = {
         "_replace", "_run_exitfuncs", "_shutdown", "_threading_atexits",
     ),
     "pyspark": (
-        "_copyValues", "_dummy", "_get_metadata_to_save", "_jsc", "_paramMap", "_resetUid", "_set", "_setDefault",
-        "_SUCCESS",
+        "_copyValues", "_dummy", "_get_metadata_to_save", "_jbroadcast", "_jsc", "_jvm", "_paramMap", "_path",
+        "_resetUid", "_set", "_setDefault", "_SUCCESS",
     ),
     "JAX": ("_src",),
     "MLflow": ("_log_model_allowlist",),

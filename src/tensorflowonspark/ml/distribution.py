@@ -9,16 +9,15 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tensorflowonspark.columns import Ragged
-from tensorflowonspark.driver.spark.backend import is_remote
 from tensorflowonspark.keras.hooks import keep_sources, keras_backend
 from tensorflowonspark.keras.jax.saving import inference_function
 from tensorflowonspark.keras.saving import inference_call
 from tensorflowonspark.ml.inputs import held, plain_refusals, to_inputs
 from tensorflowonspark.ml.model_bundle import ModelBundle
+from tensorflowonspark.ml.sent_models import SENT, SentModel
 from tensorflowonspark.ml.serialization import load_model
 from tensorflowonspark.ml.structure import as_inputs, by_output, input_structure
 from tensorflowonspark.supervisor.host import local_directory
@@ -38,32 +37,32 @@ class DistributedModel:
 
     Attributes
     ----------
-    file : str
-        Name of the file with its data, which Spark copies to each executor.
+    sent : SentModel
+        Its data.
     bundle : ModelBundle
         All but its data.
     layers : tuple of str
         Layers whose outputs are computed; none for the model's own outputs.
     """
 
-    file: str
+    sent: SentModel
     bundle: ModelBundle
     layers: tuple[str, ...] = ()
 
 
 def loaded(distributed: DistributedModel) -> Call:
     """Return a function from the features of some rows to the model's outputs by name; later tasks get the same one."""
-    return _kept(distributed.file, distributed.bundle, distributed.layers, lambda: _load(distributed))
+    return _kept(distributed.sent.name, distributed.bundle, distributed.layers, lambda: _load(distributed))
 
 
 def loaded_here(bundle: ModelBundle, layers: tuple[str, ...] = ()) -> Call:
     """Return the function of a model whose data is in this process; later calls get the same one."""
-    return _kept(_file_name(bundle), bundle, layers, lambda: load_call(bundle, layers))
+    return _kept(_name(bundle), bundle, layers, lambda: load_call(bundle, layers))
 
 
-def _kept(file: str, bundle: ModelBundle, layers: tuple[str, ...], load: Callable[[], Call]) -> Call:
+def _kept(name: str, bundle: ModelBundle, layers: tuple[str, ...], load: Callable[[], Call]) -> Call:
     # A class can change where the model does not.
-    key = file, layers, bundle.signature, bundle.tags, bundle.code.digest, bundle.distrusted
+    key = name, layers, bundle.signature, bundle.tags, bundle.code.digest, bundle.distrusted
     if key not in _models:
         _models[key] = load()
     _models.move_to_end(key)
@@ -73,7 +72,7 @@ def _kept(file: str, bundle: ModelBundle, layers: tuple[str, ...], load: Callabl
 
 
 def _load(distributed: DistributedModel) -> Call:
-    bundle = replace(distributed.bundle, data=_read_file(distributed.file))
+    bundle = replace(distributed.bundle, data=distributed.sent.read())
     if bundle.kind != "function":
         prepare_tensorflow()
     return load_call(bundle, distributed.layers)
@@ -92,13 +91,6 @@ def load_call(bundle: ModelBundle, layers: Sequence[str] = ()) -> Call:
     if bundle.kind == "function":
         return _function(bundle)
     return _saved_model(bundle) if bundle.kind == "saved_model" else _keras_model(bundle, layers)
-
-
-def _read_file(name: str) -> bytes:
-    """Return the data of a file that Spark has copied to this executor."""
-    from pyspark import SparkFiles
-
-    return Path(SparkFiles.get(name)).read_bytes()
 
 
 def prepare_tensorflow() -> None:
@@ -222,9 +214,6 @@ def _plain(result: Any) -> Any:
     return result.numpy() if hasattr(result, "numpy") else result
 
 
-_sent: set[tuple[str, str]] = set()
-
-
 def distribute(spark: "SparkSession", bundle: ModelBundle, layers: tuple[str, ...] = ()) -> DistributedModel:
     """Send a model to the executors through Spark.
 
@@ -242,33 +231,8 @@ def distribute(spark: "SparkSession", bundle: ModelBundle, layers: tuple[str, ..
     DistributedModel
         The model's description, with which a task loads it.
     """
-    name = _file_name(bundle)
-    session = _identity(spark)
-    if (session, name) not in _sent:
-        _send(spark, name, bundle.data)
-        _sent.add((session, name))
-    return DistributedModel(name, replace(bundle, data=b"", layers={}), layers)
+    return DistributedModel(SENT.send(spark, _name(bundle), bundle.data), replace(bundle, data=b"", layers={}), layers)
 
 
-def _file_name(bundle: ModelBundle) -> str:
+def _name(bundle: ModelBundle) -> str:
     return f"model-{bundle.digest}"
-
-
-def _send(spark: "SparkSession", name: str, data: bytes) -> None:
-    if is_remote(spark):
-        with tempfile.TemporaryDirectory(prefix="tfos-") as directory:
-            path = Path(directory, name)
-            path.write_bytes(data)
-            spark.addArtifacts(str(path), file=True)
-        return
-    from pyspark import SparkFiles
-
-    # Executors fetch it at any time. Spark removes this directory, however the driver ends.
-    path = Path(SparkFiles.getRootDirectory(), "models-to-fetch", name)
-    path.parent.mkdir(exist_ok=True)
-    path.write_bytes(data)
-    spark.sparkContext.addFile(str(path))
-
-
-def _identity(spark: "SparkSession") -> str:
-    return str(spark.session_id if is_remote(spark) else spark.sparkContext.applicationId)

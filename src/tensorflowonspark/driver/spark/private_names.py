@@ -19,6 +19,7 @@ TESTED = "pyspark>=3.5,<4.4"  # the releases with which the tests have run: docs
 SLOTS, DYNAMIC, GPUS = "the number of task slots", "dynamic allocation", "gpus_per_node"
 PREEMPTION = "restarts after a preemption"
 LOST_HOSTS = "restarts after the loss of a host"
+SENT_MODELS = "transform, which sends a model to the executors"
 HADOOP, OLD_ROWS = "the Hadoop settings of a session", "the rows of a program of 2.x"
 
 
@@ -68,6 +69,7 @@ JVM = (
     JavaUse("sparkContext._jsc.sc().statusStore()", PREEMPTION, ("executorSummary",)),
     JavaUse("sparkContext._jsc.sc()", LOST_HOSTS, ("schedulerBackend", "statusStore", "killAndReplaceExecutor")),
     JavaUse("sparkContext._jsc.sc().statusStore()", LOST_HOSTS, ("executorList", "executorSummary")),
+    JavaUse("_jvm.java.lang.ref.WeakReference(None)", SENT_MODELS, ("get",)),
     JavaUse("_jsparkSession.sessionState()", HADOOP, ("newHadoopConf",)),
     JavaUse("_jsparkSession.sessionState().newHadoopConf()", HADOOP, ("writeXml", "get")),
     JavaUse("_jvm.java.io.StringWriter()", HADOOP, ("toString",)),
