@@ -69,7 +69,6 @@ JVM = (
     JavaUse("sparkContext._jsc.sc().statusStore()", PREEMPTION, ("executorSummary",)),
     JavaUse("sparkContext._jsc.sc()", LOST_HOSTS, ("schedulerBackend", "statusStore", "killAndReplaceExecutor")),
     JavaUse("sparkContext._jsc.sc().statusStore()", LOST_HOSTS, ("executorList", "executorSummary")),
-    JavaUse("_jvm.java.lang.ref.WeakReference(None)", SENT_MODELS, ("get",)),
     JavaUse("_jsparkSession.sessionState()", HADOOP, ("newHadoopConf",)),
     JavaUse("_jsparkSession.sessionState().newHadoopConf()", HADOOP, ("writeXml", "get")),
     JavaUse("_jvm.java.io.StringWriter()", HADOOP, ("toString",)),
