@@ -1,8 +1,10 @@
 """The user's program: its function or script and arguments, checked and serialized, its environment and results."""
 
 import inspect
+import io
 import os
 import pickle
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import Any
@@ -147,13 +149,35 @@ def serialize_program(function: Program, args: Any) -> bytes:
         raise SpecError(
             f"args={args!r}: the function {_name(function)} does not take it: expected a function of (args, ctx)"
         )
+    data = io.BytesIO()
     try:
-        return bytes(cloudpickle.dumps((_of_two(function, count), args)))
+        _ProgramPickler(data).dump((_of_two(function, count), args))
+        return data.getvalue()
+    except SpecError:
+        raise
     except Exception as error:
         raise SpecError(
             f"the function or its args can't be shipped to the nodes: {error}. Open connections, sessions and models "
             "belong inside the function"
         ) from error
+
+
+class _ProgramPickler(cloudpickle.Pickler):
+    """Refuses what works in Spark's tasks alone: a node would find it empty, or lose what it adds."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        pyspark = sys.modules.get("pyspark")
+        if pyspark is not None and isinstance(obj, pyspark.Broadcast):
+            raise SpecError(
+                "the function or its args hold a broadcast variable, which Spark's tasks alone can read, and a node is "
+                "none: give its value, as in args=variable.value"
+            )
+        if pyspark is not None and isinstance(obj, pyspark.Accumulator):
+            raise SpecError(
+                "the function or its args hold an accumulator, to which Spark's tasks alone can add, and a node is "
+                "none: return the number from the function, or report it with ctx.report(name=number)"
+            )
+        return super().reducer_override(obj)
 
 
 def _count_parameters(function: Function) -> int:

@@ -253,6 +253,14 @@ def _summary(error: BaseException) -> str:
     )
 
 
+def _raised_in(error: BaseException) -> str:
+    """Return the module that raised an error."""
+    frames = error.__traceback__
+    while frames is not None and frames.tb_next is not None:
+        frames = frames.tb_next
+    return "" if frames is None else str(frames.tb_frame.f_globals.get("__name__", ""))
+
+
 def _main_line(text: str) -> str:
     """Return the line of an error's text that has the reason: the first; of TensorFlow's error in a graph the last."""
     lines = [line for line in text.splitlines() if line.strip()]
@@ -280,6 +288,11 @@ def _advice(error: BaseException) -> str:
             if kind.__name__ == found[1]:
                 known = list(inspect.signature(getattr(kind, found[2])).parameters)[1:]
                 return f"{found[2]} takes {', '.join(known)}{did_you_mean(found[3], known)}"
+    if isinstance(error, AssertionError) and _raised_in(error).startswith("pyspark."):
+        return (
+            f"{_raised_in(error)} works in the driver and in Spark's tasks, and a node is neither: give what it "
+            "returns as args, and files with run_script(files=...), tfos run --files, or a path that all hosts reach"
+        )
     if _is_of_peer(error):  # reported only if no other node has failed
         return "all nodes are up: the network between the workers may drop packets, or a worker left its loop early"
     return next((advice for kind, advice in _ADVICE.items() if isinstance(error, kind)), "").format(

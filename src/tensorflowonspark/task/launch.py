@@ -1,5 +1,6 @@
 """Tasks of the barrier stage: each launches one node, and ends or holds its slot."""
 
+import resource
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
@@ -34,6 +35,8 @@ from tensorflowonspark.transport import Credentials
 
 if TYPE_CHECKING:
     from pyspark import BarrierTaskContext
+
+_ADDRESS_SPACE = 4 << 30  # of a node with TensorFlow and Keras on a few cores, rounded up
 
 
 @dataclass(frozen=True)
@@ -134,6 +137,9 @@ def launch_node(plan: LaunchPlan, batches: Iterator[pa.RecordBatch]) -> Iterator
         problem = f"the slot is on this host, and TensorFlow looks for the node at {plan.address[0]}:{plan.address[1]}"
         yield _problem(number, host, problem)
         return
+    if problem := _memory_problem():
+        yield _problem(number, host, problem)
+        return
     try:
         assignment = plan.assignment(number, host, _executor().pid, task_gpus(task.resources()), _tasks_here(task))
         process, pipe = start_supervisor(assignment, supervisor_environment(initial=True))
@@ -161,6 +167,18 @@ def launch_node(plan: LaunchPlan, batches: Iterator[pa.RecordBatch]) -> Iterator
             waiter.join()
     for _ in batches:  # Spark reuses a worker only if it has read its input to the end
         pass
+
+
+def _memory_problem() -> str:
+    """Return why a node could not load its libraries within the address space of this task, which it inherits."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit == resource.RLIM_INFINITY or limit >= _ADDRESS_SPACE:
+        return ""
+    return (
+        f"spark.executor.pyspark.memory, or ulimit -v, limits the address space of a node to {limit >> 20} MiB, and "
+        f"TensorFlow maps {_ADDRESS_SPACE >> 30} GiB: leave the setting out, and give nodes memory by "
+        "spark.executor.memoryOverhead"
+    )
 
 
 def own_address(task: "BarrierTaskContext") -> str:

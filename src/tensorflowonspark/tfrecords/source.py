@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, NoReturn
 
 import pyarrow as pa
 from pyspark.sql.datasource import (
@@ -97,6 +97,13 @@ class TFRecordSource(CarriesSettings, DataSource):
     def streamReader(self, schema: StructType) -> "TFRecordStream":  # noqa: N802 - Spark's name
         """Return a reader of present and future files."""
         return TFRecordStream(self._paths, schema, self._options, self._inferred)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:  # noqa: N802, ARG002 - Spark's names
+        """Refuse to write a stream."""
+        raise SpecError(
+            'writeStream.format("tfrecord"): TFRecord files are written batch by batch: writeStream.foreachBatch('
+            "lambda batch, number: tfos.write_tfrecord(batch, f'{path}/batch={number}'))"
+        )
 
     def writer(self, schema: StructType, overwrite: bool) -> "_Writer":
         """Return a writer of files."""

@@ -18,7 +18,7 @@ def with_model(df, number):
     """Return a DataFrame with a column that a model of its own makes, of a megabyte."""
     weights = np.full(1 << 17, number, "float64")
 
-    def add(id):
+    def add(id):  # noqa: A002 - the column
         return {"y": id + weights[-1]}
 
     return map_blocks(add, df)

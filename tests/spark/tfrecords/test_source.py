@@ -165,3 +165,10 @@ def test_a_stream_reads_each_file_once(session, tmp_path):
     tfos.write_tfrecord(numbers(session, 50), path, mode="append")
     assert run() == ([5, 5], [*range(10), *range(50, 60)])
     assert run() == ([], [*range(10), *range(50, 60)])
+
+
+def test_a_stream_is_written_by_batches(session, tmp_path):
+    stream = session.readStream.format("rate").load().selectExpr("value as id")
+    query = stream.writeStream.format("tfrecord").option("checkpointLocation", str(tmp_path / "state"))
+    with pytest.raises(Exception, match="TFRecord files are written batch by batch: writeStream.foreachBatch"):
+        query.start(str(tmp_path / "out")).awaitTermination(60)
