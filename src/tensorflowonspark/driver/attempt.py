@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 GRACE_SECONDS = 2.0  # for a process to end before it is killed
 _END_SECONDS = 5.0  # for supervisors to close their channels, and for Spark to end a job that was cancelled
+_CANCELLED_SECONDS = 2.0  # for Spark to report that it has cancelled a stage whose tasks have ended
 _STAGE_END_SECONDS = 1.0  # for tasks whose supervisors have ended, before they are cancelled
 _PEERS_PER_NODE = 2  # its supervisor and its task, which may connect while those of all other nodes do
 FILES_PER_NODE = 4  # the connections of its supervisor and of its task, with some to spare
@@ -189,6 +190,14 @@ class ClusterAttempt:
         name = f"cluster {self._metrics.name!r} ({spec})"
         return SlotsWanted(name, needed, len(spec.roles), self._config.start_timeout, had, self.monitor.check)
 
+    def raise_if_cancelled(self) -> None:
+        """Raise `ClusterError` if a user has cancelled the tasks that launch or hold the nodes: no restart follows."""
+        if self._stage is None:
+            return
+        self._stage.wait(_CANCELLED_SECONDS)
+        if cancelled := self._stage.cancelled():
+            raise ClusterError(f"the Spark tasks that hold the nodes were cancelled: {cancelled}")
+
     def _find_advice(self) -> str | None:
         return self.advice or self._present_advice()
 
@@ -227,6 +236,8 @@ class ClusterAttempt:
     def _raise_stage_problems(self) -> None:
         assert self._stage is not None
         problems = self._stage.problems() if self._stage.ended else []
+        if problems:
+            self.raise_if_cancelled()
         if problems:
             data_problem = self._stage.data_problem()
             if data_problem is not None:

@@ -24,7 +24,7 @@ from tensorflowonspark.driver.feed.session import FeedSession
 from tensorflowonspark.driver.hangs import find_vanished
 from tensorflowonspark.driver.metrics.store import MetricsStore
 from tensorflowonspark.driver.spark.backend import Backend
-from tensorflowonspark.errors import ClusterError, FeedError, NodeError, SlotsError, StartError
+from tensorflowonspark.errors import ClusterError, FailureKind, FeedError, NodeError, SlotsError, StartError
 from tensorflowonspark.terminal import CONSOLE
 
 _log = logging.getLogger(__name__)
@@ -271,6 +271,8 @@ class RestartController:
         self._done += 1
 
     def _restart(self, error: ClusterError, repeatable: bool) -> None:
+        if isinstance(error, NodeError) and error.cause == FailureKind.EXECUTOR_LOST.name.lower():
+            self._attempt.raise_if_cancelled()
         self._saved |= self._attempt.monitor.saved
         needed = min(self._saved.values(), default=0)
         in_its_midst = bool(self._saved) and needed >= len(self._history)  # of the feed that has failed

@@ -34,6 +34,7 @@ _CANCEL_SECONDS = 0.2  # between two requests to cancel a job that Spark may not
 _FEED_ERROR = re.compile(r"^ *tensorflowonspark\.errors\.FeedError: (.+)$", re.MULTILINE)
 _PYTHON_ERROR = re.compile(r"^ *((?:\w+\.)*(?!Py4J|Python)\w+(?:Error|Exception): .+)$", re.MULTILINE)
 _JAVA_CAUSE = re.compile(r"^Caused by: (.+)$", re.MULTILINE)
+_CANCELLED = re.compile(r"\bJob \d+ cancelled\b")  # with its group, by its tag, or in Spark's UI
 _JAVA_ERROR = re.compile(r"^: (.+)$", re.MULTILINE)  # below "An error occurred while calling o151.collectToPython."
 
 
@@ -52,6 +53,10 @@ class Stage:
     def data_problem(self) -> FeedError | None:
         """Return the error of the rows that it feeds, if it has failed because Spark could not compute them."""
         return None
+
+    def cancelled(self) -> str:
+        """Return, once it has ended, how another than this driver has cancelled it; empty if nobody has."""
+        return ""
 
     def cancel(self) -> None:
         """Cancel its tasks."""
@@ -147,7 +152,7 @@ class SparkJob:
         from pyspark import InheritableThread
 
         self._context = spark.sparkContext
-        self._group = job_group(description)
+        self._own = job_group(description)  # the group of its jobs, unless the caller has one; and their tag
         self._description = description
         self._action = action
         self._on_end = on_end
@@ -160,7 +165,9 @@ class SparkJob:
 
     def _run(self) -> None:
         try:
-            self._context.setJobGroup(self._group, self._description, interruptOnCancel=True)
+            group = self._context.getLocalProperty("spark.jobGroup.id")  # whose end is to end these jobs too
+            self._context.setJobGroup(group or self._own, self._description, interruptOnCancel=True)
+            self._context.addJobTag(self._own)
             if not self._cancelled:
                 self.result = self._action()
         except BaseException as error:  # raised where the job is waited for
@@ -174,7 +181,7 @@ class SparkJob:
         done = running = total = 0
         with suppress(Exception):  # the application or its JVM has ended, which the job's own error shows
             tracker = self._context.statusTracker()
-            for job in tracker.getJobIdsForGroup(self._group):
+            for job in self._context._jsc.sc().statusTracker().getJobIdsForTag(self._own):
                 found = tracker.getJobInfo(job)
                 for stage in (tracker.getStageInfo(number) for number in (found.stageIds if found else ())):
                     if stage is not None:
@@ -182,6 +189,12 @@ class SparkJob:
                         running += stage.numActiveTasks
                         total += stage.numTasks
         return done, running, total
+
+    @property
+    def cancelled(self) -> str:
+        """How another than this object has cancelled its Spark jobs; empty if nobody has."""
+        error, text = self.error, first_cause(self.error) if self.error is not None else ""
+        return text if error is not None and not self._cancelled and _CANCELLED.search(text) else ""
 
     def cancel(self) -> None:
         """Cancel its Spark jobs; `wait` repeats that until they have ended."""
@@ -201,7 +214,7 @@ class SparkJob:
         if self.ended:
             return
         try:
-            self._context.cancelJobGroup(self._group)
+            self._context.cancelJobsWithTag(self._own)
         except Exception as error:  # the application or its JVM has ended, and the jobs with it
             _log.debug("cancelling %r: %s", self._description, error)
 
@@ -287,6 +300,10 @@ class SparkStage(Stage):
         error = stage_error(self._job.error, self._feeds)
         return error if isinstance(error, FeedError) else None
 
+    def cancelled(self) -> str:
+        """Return, once it has ended, how another than this driver has cancelled it; empty if nobody has."""
+        return self._job.cancelled
+
     def cancel(self) -> None:
         """Cancel its tasks, and give executors back."""
         self._job.cancel()
@@ -331,6 +348,10 @@ class SeparateStages(Stage):
     def problems(self) -> list[str]:
         """Return why nodes could not be launched."""
         return [problem for each in self._stages if each.ended for problem in each.problems()]
+
+    def cancelled(self) -> str:
+        """Return how another than this driver has cancelled one; empty if nobody has."""
+        return next(filter(None, (each.cancelled() for each in self._stages)), "")
 
     def cancel(self) -> None:
         """Cancel their tasks."""

@@ -1,5 +1,6 @@
 """Names of jobs and stages in Spark's UI: the program, the cluster, and what the job does."""
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
@@ -35,14 +36,15 @@ def describe_job(program: str, cluster: str, what: str) -> str:
 
 
 def job_group(description: str) -> str:
-    """Return a new job group for a job with a description.
+    """Return a new job group for a job with a description, which can be its tag, too.
 
     Examples
     --------
     >>> job_group("train ab12cd34: feed 0 to 2 nodes").rpartition("-")[0]
     'tensorflowonspark-train-ab12cd34'
     """
-    return f"tensorflowonspark-{description.partition(':')[0].replace(' ', '-')}-{uuid4().hex[:_ID_CHARACTERS]}"
+    name = re.sub("[ ,]", "-", description.partition(":")[0])  # a tag of a job has no comma
+    return f"tensorflowonspark-{name}-{uuid4().hex[:_ID_CHARACTERS]}"
 
 
 def name_stages(context: "SparkContext", rows: Any, description: str) -> Any:

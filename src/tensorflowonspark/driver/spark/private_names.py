@@ -65,6 +65,7 @@ JVM = (
     JavaUse("sparkContext._jsc.sc().resourceProfileManager()", SLOTS, ("defaultResourceProfile",)),
     JavaUse("sparkContext._jsc.sc().resourceProfileManager()", GPUS, ("getEquivalentProfile", "addResourceProfile")),
     JavaUse("sparkContext._jsc.sc().statusStore()", SLOTS, ("executorList",)),
+    JavaUse("sparkContext._jsc.sc().statusTracker()", SLOTS, ("getJobIdsForTag",)),
     JavaUse("sparkContext._jsc.sc()", PREEMPTION, ("schedulerBackend", "statusStore")),
     JavaUse("sparkContext._jsc.sc().statusStore()", PREEMPTION, ("executorSummary",)),
     JavaUse("sparkContext._jsc.sc()", LOST_HOSTS, ("schedulerBackend", "statusStore", "killAndReplaceExecutor")),
