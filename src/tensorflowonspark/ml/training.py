@@ -82,13 +82,18 @@ def train(job: TrainingJob, ctx: "Context") -> Trained | None:
     dataset = _dataset(feed, job, model, nans)
     validation = None if other is None else _dataset(other, job, model)
     adapt_layers(model, dataset)
-    history = _train(model, dataset, validation, job, ctx, nans)
+    checkpoints = ctx.checkpoint(job.checkpoints, keep=1) if job.checkpoints and job.loop is None else None
+    first = [nans.callback(import_module(library_of(model)))]
+    history = _train(model, dataset, validation, job, ctx, first, checkpoints)
     with whole_model(model):
         bundle = serialize_model(model) if ctx.is_chief or library_of(model) != "keras" else None
     if not ctx.is_chief or bundle is None:
         return None
     loss = deserialize(job.compiled_with.get("loss"), job.custom_objects.load(bundle.kind))
-    return Trained(described(bundle, model, loss), _floats(history))
+    trained = Trained(described(bundle, model, loss), _floats(history))
+    if checkpoints:  # what can't be made a stage is not lost
+        checkpoints.clear()
+    return trained
 
 
 def _feeds(job: TrainingJob, ctx: "Context") -> tuple[Any, Any]:
@@ -280,26 +285,20 @@ def _class_weights(labels: Any, weights: Mapping[int, float]) -> Any:
     return tf.where(known, tf.gather(tf.constant(table), tf.where(known, classes, 0)), 1.0)
 
 
-def _train(model: Any, dataset: Any, validation: Any, job: TrainingJob, ctx: "Context", nans: NanRows) -> Any:
+def _train(
+    model: Any, dataset: Any, validation: Any, job: TrainingJob, ctx: "Context", callbacks: list[Any], checkpoints: Any
+) -> Any:
     if job.loop is not None:
         return job.loop(model, dataset, validation, ctx) or {}
-    checkpoints = ctx.checkpoint(job.checkpoints, keep=1) if job.checkpoints else None
+    resuming = [checkpoints.callback()] if checkpoints else []
     with plain_refusals():
-        history = model.fit(
+        return model.fit(
             dataset,
             validation_data=validation,
             epochs=job.epochs,
-            callbacks=[
-                nans.callback(import_module(library_of(model))),
-                *_averaging(job),
-                *job.callbacks,
-                *([checkpoints.callback()] if checkpoints else []),
-            ],
+            callbacks=[*callbacks, *_averaging(job), *job.callbacks, *resuming],
             verbose=job.verbose if ctx.is_chief else 0,
         ).history
-    if checkpoints:
-        checkpoints.clear()
-    return history
 
 
 def _averaging(job: TrainingJob) -> list[Any]:

@@ -224,6 +224,30 @@ def test_training_goes_on_from_its_checkpoint_and_from_a_model(spark, tmp_path, 
 
 
 @pytest.mark.slow
+def test_a_trained_model_that_cannot_be_made_a_stage_is_in_the_checkpoint(spark, tmp_path):
+    def breaking(marker):
+        import keras
+
+        class Break(keras.callbacks.Callback):
+            def on_train_end(self, logs=None):
+                if not marker.exists():
+                    marker.touch()
+                    self.model.layers[-1].get_config = None
+
+        return Break()
+
+    directory = tmp_path / "checkpoints"
+    est = KerasEstimator(line, epochs=3, batchSize=8, seed=1, checkpointDir=str(directory), **QUIET)
+    with pytest.raises(tfos.NodeError, match="TypeError"):
+        est.setCallbacks([breaking(tmp_path / "marker")]).fit(lines(spark))
+    assert directory.exists()
+    model = est.fit(lines(spark))
+    assert len(model.history["loss"]) == 3
+    assert model.history["loss"][-1] < model.history["loss"][0]
+    assert not directory.exists()
+
+
+@pytest.mark.slow
 def test_a_loop_of_ones_own(spark):
     def loop(model, dataset, validation, ctx):
         rows = sum(int((weights > 0).numpy().sum()) for _, _, weights in dataset)
