@@ -19,7 +19,8 @@ def _advised():
         texts = (
             node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)
         )
-        for value in {found for text in texts if "Traceback" not in text for found in _TRIED.findall(text)}:
+        found = {value for text in texts if "Traceback" not in text for value in _TRIED.findall(text)}
+        for value in sorted(found):
             yield pytest.param(ast.literal_eval(value), id=f"{path.stem}-{value}")
 
 
