@@ -145,6 +145,7 @@ def test_the_message_names_what_is_wrong_and_what_to_do(mistake, capsys, monkeyp
     (tmp_path / "broken.py").write_text("print(1\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SPARK_CONF_DIR", os.fspath(tmp_path))
+    monkeypatch.setattr(pyspark.SparkFiles, "_sc", None)  # as in a node, beside the sessions of other tests
     make, words = MISTAKES[mistake]
     try:
         make()

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from pyspark import SparkFiles
 from pyspark.errors import PythonException
 from pyspark.ml.functions import array_to_vector
 from pyspark.sql import functions as f
@@ -13,6 +12,7 @@ from pyspark.sql import functions as f
 import tensorflowonspark as tfos
 from tensorflowonspark import storage
 from tensorflowonspark.ml import KerasModel
+from tensorflowonspark.ml.sent_models import SENT
 
 pytestmark = [pytest.mark.masters("local"), pytest.mark.timeout(180)]
 
@@ -150,7 +150,9 @@ def test_the_files_of_models_are_sparks_to_remove(spark, tmp_path, monkeypatch):
     stage = KerasModel.from_keras(doubling())
     stage.transform(pairs(spark)).collect()
     assert not list(tmp_path.iterdir())
-    assert Path(SparkFiles.getRootDirectory(), "models-to-fetch", f"model-{stage._bundle.digest}").exists()
+    *_, newest = SENT._kept.values()
+    assert Path(newest._path).exists()
+    assert Path(newest._path).is_relative_to(spark.sparkContext._temp_dir)
 
 
 def test_the_model_is_read_once_by_each_worker(spark, tmp_path):

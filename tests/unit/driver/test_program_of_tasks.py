@@ -27,7 +27,8 @@ def test_variables_of_tasks_are_refused(kind, advice, place):
         serialize_program(lambda args, ctx: function(args), args)
 
 
-def test_files_of_tasks_are_named():
+def test_files_of_tasks_are_named(monkeypatch):
+    monkeypatch.setattr(pyspark.SparkFiles, "_sc", None)  # as in a node, beside the sessions of other tests
     with pytest.raises(AssertionError) as caught:
         pyspark.SparkFiles.get("a.txt")
     assert "works in the driver and in Spark's tasks, and a node is neither" in _advice(caught.value)

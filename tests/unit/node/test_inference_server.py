@@ -53,7 +53,7 @@ def test_ragged_rows_come_as_arrays():
 
 
 def test_a_null_is_named_by_its_place_in_the_partition():
-    with pytest.raises(FeedError, match="column 'x' holds 1 null, the first in row 6 of partition 5: drop"):
+    with pytest.raises(FeedError, match="column 'x' holds 1 null, the first in row 6 of partition 5: df.where"):
         answers(lambda x: x, [batch(1, 2, 3, 4, 5), batch(6, None)])
     (found,) = answers(lambda x: x, [batch(6, None)], fill={"x": -1})
     assert found.to_pydict() == {"y": [6, -1]}

@@ -171,7 +171,7 @@ def test_further_rows_of_a_stream_must_have_the_same_kinds():
         FeedError, match=r"column 'x' .*1 to 2 .* row 1 of partition 2: \[9\], and row 0 of partition 0"
     ):
         selection.check(contents_of({"x": [[7, 8], [9]], "y": [2, 3]}, 2)[0])
-    with pytest.raises(FeedError, match="column 'y' holds 1 null, the first in row 0 of partition 3: drop"):
+    with pytest.raises(FeedError, match="column 'y' holds 1 null, the first in row 0 of partition 3: df.where"):
         select({"y": [1]}).check(contents_of({"y": pa.array([None], pa.int64())}, 3)[0])
 
 
