@@ -55,9 +55,10 @@ def program_traceback(error: BaseException) -> ProgramTraceback:
         return ProgramTraceback(_bounded("".join(traceback.format_tb(error.__traceback__)) + why))
     if not hidden:
         return ProgramTraceback(_bounded(text))
+    frames = "1 frame" if hidden == 1 else f"{hidden} frames"
     note = (
-        f"({hidden} frames of Keras, TensorFlow and tensorflowonspark are left out: the node's file in log_dir has "
-        "them, and keras.config.disable_traceback_filtering() shows them)\n"
+        f"({frames} of Keras, TensorFlow and tensorflowonspark left out: the node's file in log_dir has all, and "
+        "keras.config.disable_traceback_filtering() shows them)\n"
     )
     return ProgramTraceback(_bounded(text) + note, _bounded(whole))
 
