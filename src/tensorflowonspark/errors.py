@@ -56,6 +56,10 @@ OF_PEERS: Mapping[str, tuple[str, ...]] = {
         ("checkpoint", "checkpoint_config", "run_config", "storage_path", "store"),
         ("ctx.checkpoint(path) in the program", "checkpoint_dir"),
     ),
+    **dict.fromkeys(
+        ("hosts", "hostfile", "nnodes", "master_addr", "rdzv_endpoint"),
+        ("a number of workers: Spark chooses the hosts, on which it has executors",),
+    ),
     "local_mode": ("a session of local[N]",),
     "train_loop_config": ("args",),
     "datasets": ("data",),

@@ -79,6 +79,7 @@ MISTAKES = {
     # The command: an option that there is not, or whose value can't be right.
     "a typing error in an option": (command("--wrokers", "2", "train.py"), ["--wrokers", "did you mean '--workers'?"]),
     "Horovod's option": (command("--num-proc", "2", "train.py"), ["--num-proc", "here it is '--workers'"]),
+    "Horovod's hosts": (command("--hosts", "a:1", "train.py"), ["--hosts", "Spark chooses the hosts"]),
     "Ray's option": (command("--max-failures=3", "train.py"), ["--max-failures", "here it is '--restarts'"]),
     "TorchDistributor's option": (command("--use-gpu", "train.py"), ["--use-gpu", "gpus"]),
     "the script's option before it": (
