@@ -62,7 +62,7 @@ def count_invalid(taken: TakenColumns, batches: Iterator[pa.RecordBatch]) -> Ite
     for batch in batches:
         valid, reason = valid_rows(taken, batch, partition, total)
         total, invalid, first = total + batch.num_rows, invalid + batch.num_rows - len(valid), first or reason
-    yield pa.record_batch({"total": [total], "invalid": [invalid], "reason": [first]})
+    yield pa.RecordBatch.from_pydict({"total": [total], "invalid": [invalid], "reason": [first]})
 
 
 def keep_valid(taken: TakenColumns, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
