@@ -10,7 +10,8 @@ from tensorflowonspark.errors import ClusterError, FailureKind, NodeError, Slots
 from tensorflowonspark.restart_policy import RestartPolicy
 
 _NO_START, _NO_SLOTS = "no_start", "no_slots"
-_OF_EXECUTORS = (FailureKind.EXECUTOR_LOST.name.lower(), FailureKind.LOST.name.lower())
+OF_EXECUTORS = (FailureKind.EXECUTOR_LOST, FailureKind.LOST)
+_CAUSES_OF_EXECUTORS = tuple(kind.name.lower() for kind in OF_EXECUTORS)
 _OF_PROGRAMS = (FailureKind.RAISED.name.lower(), FailureKind.PEER_LOST.name.lower())  # all programs fail likewise
 
 
@@ -200,7 +201,7 @@ class Raise:
 
 def may_be_preemption(cause: str, policy: RestartPolicy) -> bool:
     """Return whether it matters that an executor may have been preempted: what has ended with it, for a policy."""
-    return cause in _OF_EXECUTORS and cause in policy.causes and policy.most_preemptions > 0
+    return cause in _CAUSES_OF_EXECUTORS and cause in policy.causes and policy.most_preemptions > 0
 
 
 def awaits_executors(policy: RestartPolicy) -> bool:

@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from tensorflowonspark.driver.decision import OF_EXECUTORS
 from tensorflowonspark.driver.nodes import Node, Roster
 from tensorflowonspark.errors import FailureKind, NodeError
 from tensorflowonspark.messages import Failed, Probe
@@ -17,7 +18,6 @@ _PROBE_SECONDS = 2.0  # more, for supervisors to answer a probe
 _EXECUTOR_SECONDS = 3.0
 # Nodes wait for each other in TensorFlow, or have lost each other: whether the network lets them is found out first.
 _BETWEEN_NODES = (FailureKind.PEER_LOST, FailureKind.HUNG)
-_OF_EXECUTORS = (FailureKind.EXECUTOR_LOST, FailureKind.LOST)
 _TASK = re.compile(r"/job:(\w+)/replica:\d+/task:(\d+)")  # in errors of TensorFlow
 
 
@@ -63,7 +63,7 @@ class Failures:
         last = bool(self._losses) and node.serving
         self._failures.append(self._losses[0] if last else (node, failure))
         if failure.kind is FailureKind.RAISED and self._awaits_executors:
-            self._later(_EXECUTOR_SECONDS, lambda: self._conclude() if (node, failure) in self._failures else None)
+            self._later(_EXECUTOR_SECONDS, lambda: self._conclude() if self._failures else None)
         elif failure.kind not in _BETWEEN_NODES:
             self._conclude()
         elif len(self._failures) == 1:
@@ -81,7 +81,7 @@ class Failures:
 
     def withdraw(self, node: Node, failure: Failed) -> None:
         """Forget the exception of a node's program that followed from the end of its executor, which is known now."""
-        if failure.kind in _OF_EXECUTORS:
+        if failure.kind in OF_EXECUTORS:
             self._failures = [each for each in self._failures if each[0] is not node or not _raised(each)]
 
     @property

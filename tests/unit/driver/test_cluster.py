@@ -122,6 +122,31 @@ def test_an_exception_shortly_before_the_end_of_its_executor_is_a_consequence(ex
     assert len(attempts) == 1 + executor_ends
 
 
+@pytest.mark.timeout(20)
+def test_the_last_of_the_workers_of_parameter_servers_that_raises_ends_them():
+    """The failure that counts is that of the first one, which was lost before."""
+
+    def raises_last(node):
+        serves(node)
+        time.sleep(0.5)
+        node.send(Failed(FailureKind.RAISED, "it raised"))
+
+    def is_lost(node):
+        serves(node)
+        time.sleep(0.2)
+        node.send(Failed(FailureKind.KILLED, "it was killed"))
+
+    settings = {
+        "num_workers": 2,
+        "num_ps": 1,
+        "chief": True,
+        "restarts": tfos.RestartPolicy(1, causes=["executor_lost"]),
+    }
+    backend = ScriptedBackend(serves, lambda node: None, is_lost, raises_last)
+    with pytest.raises(tfos.NodeError, match="it was killed"), cluster_on(backend, **settings) as cluster:
+        cluster.join()
+
+
 def test_a_consequence_without_a_cause_is_raised_itself():
     backend = ScriptedBackend(fails(FailureKind.PEER_LOST, "peer reset"), lambda node: None)
     with pytest.raises(tfos.NodeError, match="peer reset"), cluster_on(backend, num_workers=2) as cluster:
