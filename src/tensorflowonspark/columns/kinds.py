@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from tensorflowonspark.columns import layout
+from tensorflowonspark.columns.schema import quoted
 from tensorflowonspark.errors import FeedError
 from tensorflowonspark.messages import ColumnSummary, LengthRange
 
@@ -254,7 +255,7 @@ def _finds_nulls(name: str, type_: pa.DataType) -> str:
     >>> print(_finds_nulls("x", pa.list_(pa.int8())))
     df.where("x is null or exists(x, v -> v is null)")
     """
-    column = name if name.isidentifier() else f"`{name.replace('`', '``')}`"
+    column = name if name.isidentifier() else quoted(name)
     return f'df.where("{_is_null(column, type_)}")'
 
 
