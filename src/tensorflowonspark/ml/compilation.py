@@ -104,10 +104,8 @@ def check_names(given: Mapping[str, Any], custom_objects: Mapping[str, Any], lib
 def _needs_loss(model: Any) -> bool:
     """Return whether nothing but a loss of ``compile`` can be one: all of the model is Keras's, without penalties."""
     library = library_of(model)
+    adding = import_module(library).layers.ActivityRegularization
     layers = list(all_sublayers(model))
     own = all(type(each).__module__.partition(".")[0] == library for each in layers)
-    adds = any(
-        getattr(each, "activity_regularizer", None) is not None or type(each).__name__ == "ActivityRegularization"
-        for each in layers
-    )
+    adds = any(getattr(each, "activity_regularizer", None) is not None or isinstance(each, adding) for each in layers)
     return own and not adds and not model.losses
