@@ -83,8 +83,7 @@ def train(job: TrainingJob, ctx: "Context") -> Trained | None:
     validation = None if other is None else _dataset(other, job, model)
     adapt_layers(model, dataset)
     checkpoints = ctx.checkpoint(job.checkpoints, keep=1) if job.checkpoints and job.loop is None else None
-    first = [nans.callback(import_module(library_of(model)))]
-    history = _train(model, dataset, validation, job, ctx, first, checkpoints)
+    history = _train(model, dataset, validation, job, ctx, nans, checkpoints)
     with whole_model(model):
         bundle = serialize_model(model) if ctx.is_chief or library_of(model) != "keras" else None
     if not ctx.is_chief or bundle is None:
@@ -286,17 +285,17 @@ def _class_weights(labels: Any, weights: Mapping[int, float]) -> Any:
 
 
 def _train(
-    model: Any, dataset: Any, validation: Any, job: TrainingJob, ctx: "Context", callbacks: list[Any], checkpoints: Any
+    model: Any, dataset: Any, validation: Any, job: TrainingJob, ctx: "Context", nans: NanRows, checkpoints: Any
 ) -> Any:
     if job.loop is not None:
         return job.loop(model, dataset, validation, ctx) or {}
-    resuming = [checkpoints.callback()] if checkpoints else []
+    looking, resuming = nans.callback(import_module(library_of(model))), [checkpoints.callback()] if checkpoints else []
     with plain_refusals():
         return model.fit(
             dataset,
             validation_data=validation,
             epochs=job.epochs,
-            callbacks=[*callbacks, *_averaging(job), *job.callbacks, *resuming],
+            callbacks=[looking, *_averaging(job), *job.callbacks, *resuming],
             verbose=job.verbose if ctx.is_chief else 0,
         ).history
 
