@@ -43,7 +43,7 @@ Forms = Mapping[str, ColumnForm]
 
 
 def forms_of(schema: "StructType", columns: Sequence[str]) -> dict[str, ColumnForm]:
-    """Return what the types of a DataFrame tell of its columns: those of numbers have no dimensions."""
+    """Return the forms of columns by their types in a DataFrame: a number has no dimensions."""
     from pyspark.sql.types import BooleanType, IntegralType, NumericType
 
     found = {}
@@ -55,7 +55,7 @@ def forms_of(schema: "StructType", columns: Sequence[str]) -> dict[str, ColumnFo
 
 
 def forms_of_tensors(spec: Any, columns: Sequence[str]) -> dict[str, ColumnForm]:
-    """Return what the spec of tensors tells of columns."""
+    """Return the forms of columns by the shapes and dtypes of their tensors."""
     by_name = spec if isinstance(spec, Mapping) else {columns[0]: spec}
     found = {}
     for name in columns:
@@ -194,16 +194,16 @@ class LabelCheck:
             fits = (values >= 0) & (values < float(units or 0)) & (values == tf.floor(values))
             if self.ignored is not None:
                 fits |= values == float(self.ignored)
-            told = (
+            reason = (
                 f"{self._column} has labels that are no class, and {self._output}: {self.loss} takes whole numbers "
                 f"from 0 to {(units or 0) - 1}"
             )
         elif self.loss in _BINARY:
             fits = (values >= 0) & (values <= 1)
-            told = f"{self._column} has labels outside of 0 to 1, and {self.loss} takes these alone"
+            reason = f"{self._column} has labels outside of 0 to 1, and {self.loss} takes these alone"
         else:
             return labels
-        return require_all(fits, labels, f"{told}; the first such labels:", labels)
+        return require_all(fits, labels, f"{reason}; the first such labels:", labels)
 
     @property
     def _column(self) -> str:

@@ -202,7 +202,7 @@ class KerasEstimator(TrainingParams, Estimator[KerasModel], MLReadable["KerasEst
             check_names(self._compiled_with, self.getCustomObjects(), known, built=False)
 
     def _check_columns(self, frame: "DataFrame") -> None:
-        """Refuse columns that a known model can't be trained on, as far as their types tell."""
+        """Refuse columns that a known model can't be trained on, as far as that is known by their types."""
         initial, given = self.getInitialModel(), self.getModel()
         known = inputs_of(given) if is_model(given) else ()
         features = forms_of(frame.schema, self._feature_columns)

@@ -242,7 +242,7 @@ def exact_cast(name: str, values: Any, dtype: str) -> Any:
     return tf.cast(require_all(fits, flat, message, values), new)
 
 
-_told: set[str] = set()  # the errors of `require_all` in this process
+_refusals: set[str] = set()  # the errors of `require_all` in this process
 
 
 @contextmanager
@@ -254,7 +254,7 @@ def plain_refusals() -> Iterator[None]:
         yield
     except tf.errors.InvalidArgumentError as error:
         text = str(error).replace("\\'", "'")
-        message = next((each for each in _told if each in text), None)
+        message = next((each for each in _refusals if each in text), None)
         if message is None:
             raise
         values = text.partition(message)[2].partition("[")[2].partition("]")[0]
@@ -277,7 +277,7 @@ def require_all(fits: Any, flat: Any, message: str, values: Any) -> Any:
     """
     import tensorflow as tf
 
-    _told.add(message)
+    _refusals.add(message)
     wrong = tf.boolean_mask(flat, ~fits)
     with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(fits), [message, wrong], summarize=3)]):
         return tf.nest.map_structure(tf.identity, values, expand_composites=True)

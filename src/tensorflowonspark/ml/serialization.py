@@ -148,7 +148,7 @@ def load_model(bundle: ModelBundle, custom_objects: Mapping[str, Any] | None = N
                 return library.models.load_model(str(path))
         except (TypeError, ValueError) as error:
             code = f" (with the code of {', '.join(bundle.code.names)})" if bundle.code else ""
-            refused = f" Code is refused here, whatever {bundle.kind} was told." if bundle.distrusted else ""
+            refused = f" Code is refused here, whatever {bundle.kind}.config allows." if bundle.distrusted else ""
             raise SpecError(
                 f"{bundle.kind} can't read the model{code}: {error}.{refused} Your own classes and functions are sent "
                 "with a model that is given as an object; one that is read from a file needs "

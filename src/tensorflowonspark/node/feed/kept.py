@@ -40,7 +40,7 @@ def load(kind: str, files: Sequence[File]) -> dict[str, Any]:
         return {}
     try:
         found = _read(_place(kind, files))
-    except (OSError, RuntimeError):  # there is none, or not this user's alone: `keep` says so
+    except (OSError, RuntimeError):  # there is none, or not this user's alone: `keep` logs that
         return {}
     known = {file.path: found.get(_key(file)) for file in files if file.modified}
     return {path: value for path, value in known.items() if value is not None}
