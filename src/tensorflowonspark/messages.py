@@ -87,6 +87,18 @@ class NodeLost(ToDriver):
 
 
 @dataclass(frozen=True)
+class ServersWanted(ToDriver):
+    """A task requests the nodes that answer inference now."""
+
+
+@dataclass(frozen=True)
+class Servers(Reply):
+    """The nodes that answer inference now."""
+
+    endpoints: "tuple[NodeEndpoint, ...]"
+
+
+@dataclass(frozen=True)
 class Accepted(Reply):
     """The driver has accepted a `Register`."""
 
@@ -114,6 +126,17 @@ class NodeReady(ToDriver):
     feed_port: int = 0
     identity: str = ""  # to which rows are addressed: role, host, and a random number
     place: str = ""  # where the socket is (`processes.place`)
+
+
+@dataclass(frozen=True)
+class NodeEndpoint:
+    """The address of a node that takes rows."""
+
+    number: int
+    name: str
+    host: str
+    ready: NodeReady
+    driver: tuple[str, int] = ("", 0)  # host and port of the driver, which knows why a node is lost
 
 
 @dataclass(frozen=True)

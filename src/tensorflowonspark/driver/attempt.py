@@ -5,13 +5,14 @@ import logging
 import os
 import sys
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from tensorflowonspark import transport
 from tensorflowonspark.config import ClusterConfig
 from tensorflowonspark.driver.advice import training_advice
 from tensorflowonspark.driver.console import ConsoleReporter
+from tensorflowonspark.driver.hangs import find_vanished
 from tensorflowonspark.driver.metrics.store import MetricsStore
 from tensorflowonspark.driver.monitor import Monitor
 from tensorflowonspark.driver.nodes import Node, NodeState
@@ -92,6 +93,7 @@ class ClusterAttempt:
             self._cancel_job,
             restarts=config.restarts,
             metrics=self._metrics,
+            on_lost=self._leave_hosts,
         )
         self._replacements = Replacements(backend, config, self.monitor, self._plan) if config.restarts_nodes else None
         self.address: tuple[str, int] = ("", 0)
@@ -328,6 +330,11 @@ class ClusterAttempt:
     def release_job(self) -> None:
         """Forget the feeding job, which has ended."""
         self._job = None
+
+    def _leave_hosts(self, nodes: Sequence[Node]) -> None:
+        """Have Spark run the tasks of an inference elsewhere, if the hosts of these nodes do not answer."""
+        for executor in {node.executor for node in find_vanished(nodes)}:
+            self.backend.give_up_host(executor)
 
     def _cancel_job(self) -> None:
         if self._job is not None:

@@ -39,9 +39,9 @@ from tensorflowonspark.driver.spark.progress import ProgressJobs
 from tensorflowonspark.driver.tracking import track
 from tensorflowonspark.errors import OF_PEERS, ClusterError, FeedError, SpecError
 from tensorflowonspark.feed_messages import CacheConfig
+from tensorflowonspark.messages import NodeEndpoint
 from tensorflowonspark.renamed import takes_old_keywords
 from tensorflowonspark.settings import ClusterSettings, check_seconds, with_groups
-from tensorflowonspark.task.feeder import NodeEndpoint
 from tensorflowonspark.terminal import CONSOLE
 from tensorflowonspark.transport import Credentials
 
@@ -482,7 +482,8 @@ class Cluster(ClusterView):
         self._attempt.require_own_process()
         require_frame(data, "data")
         self._controller.require_running()
-        targets = self._answering(check_seconds("timeout", timeout))
+        seconds = check_seconds("timeout", timeout)
+        targets = self._controller.run_with_restarts(lambda: self._answering(seconds))
         return infer(data, schema, targets, self._credentials, keep)
 
     # ---- for the parts of the package that build on a cluster

@@ -97,6 +97,8 @@ class Running:
         Whether it is the chief.
     returned, answering : bool
         Whether its program has returned, and whether it answers inference.
+    replaceable : bool
+        Whether others answer inference as it does, and no program needs it any more: all have returned.
     """
 
     policy: RestartPolicy
@@ -109,6 +111,7 @@ class Running:
     chief: bool = False
     returned: bool = False
     answering: bool = False
+    replaceable: bool = False
 
 
 @dataclass(frozen=True)
@@ -245,8 +248,11 @@ def _can_lose(state: Running, failure: Failure) -> bool:
 
     Workers that average their weights in rounds can, as long as enough of them take part, and the chief, which saves
     the weights. Asynchronous workers can as long as one is left; one that holds layers of the chief's model
-    (`Context.connect`) takes them with it.
+    (`Context.connect`) takes them with it. When all programs have returned, only the rows of an inference need a node,
+    and they can go to another one.
     """
+    if state.replaceable:
+        return True
     if failure.cause in _OF_PROGRAMS:
         return False
     if state.rounds is not None and not state.chief:

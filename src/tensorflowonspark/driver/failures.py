@@ -76,8 +76,9 @@ class Failures:
         self._roster.lose(node)
         self._losses.append((node, failure))
         held = f"; with it went {node.holds}" if node.holds else ""
-        text = "%s on %s failed: %s. The others train on%s"
-        CONSOLE.log(_log, logging.WARNING, text, node.role, node.host, printable(failure.reason), held)
+        goes = "answer on: they get its rows" if node.returned else "train on"
+        text = "%s on %s failed: %s. The others %s%s"
+        CONSOLE.log(_log, logging.WARNING, text, node.role, node.host, printable(failure.reason), goes, held)
 
     def withdraw(self, node: Node, failure: Failed) -> None:
         """Forget the exception of a node's program that followed from the end of its executor, which is known now."""

@@ -7,7 +7,7 @@ threads read the state; these change it by events of their own.
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial, singledispatchmethod
 from threading import Thread
@@ -35,6 +35,7 @@ from tensorflowonspark.driver.joint_work import JointWork
 from tensorflowonspark.driver.members import Membership
 from tensorflowonspark.driver.metrics.store import MetricsStore
 from tensorflowonspark.driver.nodes import Node, NodeState, Roster
+from tensorflowonspark.driver.sharing.manifest import node_endpoints
 from tensorflowonspark.errors import ClusterError, FailureKind, NodeError
 from tensorflowonspark.feed_messages import FeedFailed, FeedReport, FilesRead, PartitionFed, PassEnded
 from tensorflowonspark.messages import (
@@ -59,6 +60,8 @@ from tensorflowonspark.messages import (
     RoundBroken,
     RoundExchanged,
     RoundReached,
+    Servers,
+    ServersWanted,
     Serving,
     Stop,
     TensorBoardUp,
@@ -97,6 +100,8 @@ class Monitor(Roster):
         Whether nodes are started again alone, which then need what was sent to all before.
     metrics : MetricsStore, optional
         Collects what the nodes measure and report.
+    on_lost : callable
+        Called with nodes that were lost while they answered inference (in a thread of its own).
     """
 
     def __init__(
@@ -109,6 +114,7 @@ class Monitor(Roster):
         *,
         restarts: RestartPolicy = RestartPolicy(0),  # noqa: B008 - it is immutable
         metrics: MetricsStore | None = None,
+        on_lost: Callable[[Sequence[Node]], None] = lambda _: None,
     ) -> None:
         super().__init__(spec)
         self.metrics = metrics or MetricsStore()
@@ -124,6 +130,7 @@ class Monitor(Roster):
         self._console = console
         self._heartbeat_timeout = heartbeat_timeout
         self._on_failure = on_failure
+        self._on_lost = on_lost
         self._start: Callable[[Node, Failed, Channel | None, str], None]
         self.members = Membership(self, cluster, lambda: not (self._stopping or self._failures.begun))
         self._former: set[Channel] = set()  # of processes in whose place others are started
@@ -157,6 +164,12 @@ class Monitor(Roster):
     @_open.register
     def _(self, _message: NodeLost, channel: Channel) -> None:
         channel.send(RootCause(str(self.find_cause() or "")))
+
+    @_open.register
+    def _(self, _message: ServersWanted, channel: Channel) -> None:
+        with self.lock:
+            servers = Servers(node_endpoints(self.answering()))
+        channel.send(servers)
 
     @_open.register
     def _(self, message: Register, channel: Channel) -> Listener | None:
@@ -408,13 +421,27 @@ class Monitor(Roster):
             chief=node is self.chief,
             returned=node.returned,
             answering=node.answering,
+            replaceable=self._is_replaceable(node),
         )
+
+    def _is_replaceable(self, node: Node) -> bool:
+        """Whether a node is needed only for inference, and others answer that too."""
+        if self.spec.num_ps or not node.answering or not all(each.returned or each.lost for each in self.trainers()):
+            return False
+        return any(each is not node for each in self.answering())
+
+    def answering(self) -> list[Node]:
+        """Return the nodes that answer inference."""
+        up = NodeState.RUNNING, NodeState.RETURNED
+        return [node for node in self.fed() if node.answering and node.state in up]
 
     def _lose(self, node: Node, failure: Failed) -> None:
         """Go on without a node."""
         self.move(node, NodeState.FAILED)
         self._failures.lose(node, failure)
         self._note_failure(node, failure)
+        if node.answering:
+            Thread(target=self._on_lost, args=([node],), daemon=True).start()
         self._joint.go_on_without(node)
         self.send(node.number, Stop(grace_seconds=0.0))  # it may only hang
         self._on_feed_message(node, failure)
@@ -458,6 +485,7 @@ class Monitor(Roster):
     def _end_all(self) -> None:
         self.send_all(Stop(grace_seconds=0.0))
         self._on_failure()
+        self._on_lost([node for node in self.nodes if node.answering])
 
     def _cancel(self, error: Exception) -> None:
         if not self._stopping:

@@ -1,6 +1,6 @@
 """The feeding task: sends its partition to one node, in Spark's own Arrow batches."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, closing, suppress
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
@@ -14,7 +14,7 @@ from tensorflowonspark import transport
 from tensorflowonspark.columns import PLACE_BITS, checksum
 from tensorflowonspark.errors import FeedError
 from tensorflowonspark.feed_messages import CacheConfig, CacheMode, Dealt, PartHeader, PartRef, Split
-from tensorflowonspark.messages import NodeLost, NodeReady
+from tensorflowonspark.messages import NodeEndpoint, NodeLost, Reply, RootCause, ToDriver
 from tensorflowonspark.supervisor.host import local_directory
 from tensorflowonspark.transport.shared_file import FILE_BYTES, SharedFileWriter, can_share_files, open_shared
 
@@ -39,17 +39,6 @@ class FeedSpec:
     # the partition's and are this far apart. Only for tasks that Spark does not repeat alone.
     part_stride: int = 0
     dealt: bool = False  # the last two columns are the rows' places and hashes (`driver/spark/partitions.py`)
-
-
-@dataclass(frozen=True)
-class NodeEndpoint:
-    """The address of a node that takes rows."""
-
-    number: int
-    name: str
-    host: str
-    ready: NodeReady
-    driver: tuple[str, int] = ("", 0)  # host and port of the driver, which knows why a node is lost
 
 
 @dataclass(frozen=True)
@@ -83,15 +72,19 @@ class PartitionFeeder:
             )
 
 
-def choose(endpoints: tuple[NodeEndpoint, ...], partition: int) -> NodeEndpoint:
-    """Return the node that answers a partition: nodes that are near in turn, or all in turn if none is."""
+def near(endpoints: Sequence[NodeEndpoint]) -> list[NodeEndpoint]:
+    """Return the nodes with which this process shares files."""
 
     def is_near(endpoint: NodeEndpoint) -> bool:
         with transport.near_socket(endpoint.ready) as socket:
             return bool(socket)
 
-    near = [each for each in endpoints if is_near(each)]
-    candidates = near or list(endpoints)
+    return [each for each in endpoints if is_near(each)]
+
+
+def choose(endpoints: Sequence[NodeEndpoint], partition: int) -> NodeEndpoint:
+    """Return the node that answers a partition: nodes that are near in turn, or all in turn if none is."""
+    candidates = near(endpoints) or endpoints
     return candidates[partition % len(candidates)]
 
 
@@ -118,18 +111,31 @@ def node_lost_error(
     error : Exception
         The connection's error, which is shown if the driver knows no cause.
     """
-    cause = _root_cause(endpoint, credentials) if endpoint.driver[1] else ""
+    return lost_error(message, find_cause(endpoint, credentials), error)
+
+
+def lost_error(message: str, cause: str | None, error: Exception) -> FeedError:
+    """Return the error of a task that has lost its node, with the cause as of `find_cause`."""
     advice = _UNREACHED if not cause and isinstance(error, transport.NoConnection) else ""
     return FeedError(f"{message}: {cause or error}{advice}")
 
 
-def _root_cause(endpoint: NodeEndpoint, credentials: transport.Credentials) -> str:
-    """Request the cause of a node's loss from the driver; return "" if the node is up, or the driver is lost too."""
+def find_cause(endpoint: NodeEndpoint, credentials: transport.Credentials) -> str | None:
+    """Ask the driver why a node is lost; return "" if the cluster goes on, or None if the driver is lost too."""
+    reply = ask_driver(endpoint, credentials, NodeLost(endpoint.number))
+    return reply.error if isinstance(reply, RootCause) else None
+
+
+def ask_driver(endpoint: NodeEndpoint, credentials: transport.Credentials, request: ToDriver) -> Reply | None:
+    """Send the driver a request; return its reply, or None if the driver is lost too."""
+    if not endpoint.driver[1]:
+        return None
     with suppress(transport.ConnectionLost), closing(transport.connect(endpoint.driver, credentials)) as driver:
         channel = driver.channel()
-        channel.send(NodeLost(endpoint.number))
-        return str(channel.receive().error)
-    return ""
+        channel.send(request)
+        reply: Reply = channel.receive()
+        return reply
+    return None
 
 
 def feed_partition(

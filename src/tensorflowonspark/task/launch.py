@@ -15,7 +15,7 @@ import pyarrow as pa
 from tensorflowonspark.config import ClusterConfig, Role
 from tensorflowonspark.errors import FeedError
 from tensorflowonspark.feed_messages import FeedFailed, PartitionFed
-from tensorflowonspark.messages import Detach, Failed, NodeReady
+from tensorflowonspark.messages import Detach, Failed, NodeEndpoint, NodeReady
 from tensorflowonspark.supervisor.client import (
     NodeAssignment,
     receive_reply,
@@ -29,7 +29,7 @@ from tensorflowonspark.supervisor.host import (
     find_interface,
     local_directory,
 )
-from tensorflowonspark.task.feeder import FeedSpec, NodeEndpoint, feed_partition
+from tensorflowonspark.task.feeder import FeedSpec, feed_partition
 from tensorflowonspark.task.gpus import task_gpus
 from tensorflowonspark.transport import Credentials
 

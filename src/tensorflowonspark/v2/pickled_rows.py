@@ -12,7 +12,8 @@ import pyarrow as pa
 
 from tensorflowonspark import transport
 from tensorflowonspark.driver.spark.batch_rdd import BatchRDD
-from tensorflowonspark.task.feeder import NodeEndpoint, choose, connect_to, node_lost_error
+from tensorflowonspark.messages import NodeEndpoint
+from tensorflowonspark.task.feeder import choose, connect_to, node_lost_error
 from tensorflowonspark.v2.inlet import RowsHeader
 
 if TYPE_CHECKING:

@@ -18,8 +18,8 @@ import pytest
 from pyspark.sql import functions as f
 
 import tensorflowonspark as tfos
-from tensorflowonspark.driver.feed.inference import _infer_partition
 from tensorflowonspark.driver.sharing.manifest import node_endpoints
+from tensorflowonspark.task.inference import infer_partition
 from tests.support.local_cluster import local_cluster
 from tests.support.processes import node_of
 from tests.support.programs import wait_for
@@ -117,7 +117,7 @@ def test_a_node_fails_while_threads_ask_it(monkeypatch, end, words):
 
     def ask(cluster):
         targets = node_endpoints(cluster._monitor.nodes[:1], cluster._address)
-        for _ in _infer_partition(targets, cluster._credentials, [], schema, repeat(BATCH)):
+        for _ in infer_partition(targets, cluster._credentials, [], schema, repeat(BATCH)):
             pass
 
     for _ in range(ROUNDS):

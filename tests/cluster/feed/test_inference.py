@@ -1,6 +1,9 @@
 """Rows out, results back: in order, one for one, from the nodes of a living cluster."""
 
+import os
+import signal
 import time
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -136,3 +139,56 @@ def test_a_program_that_does_not_answer_is_named(spark, program, words, tmp_path
                 wait_for((tmp_path / "begun").exists)
             cluster.inference(spark.range(3), "y long", timeout=2 if program is _sleeps else 600)
     assert time.monotonic() - begin < 30
+
+
+def _answers_until(fatal):
+    """Return a program that answers, until a node is sent what is fatal for it."""
+
+    def program(args, ctx):
+        def twice(ids):
+            if fatal(ctx, ids):
+                os.kill(os.getpid(), signal.SIGKILL)
+            return {"twice": 2 * ids, "node": np.full(len(ids), ctx.index)}
+
+        ctx.serve(twice, features="id", batch_rows=10)
+        return ctx.index
+
+    return program
+
+
+@pytest.mark.masters("local", "standalone")
+def test_rows_of_a_node_that_is_killed_go_to_another_one(spark, caplog):
+    program = _answers_until(lambda ctx, ids: ctx.index and (ids == 355).any())
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", 50)
+    with tfos.Cluster(spark, program, num_workers=2) as cluster:
+        found = cluster.inference(spark.range(0, 400, 1, 2), "twice long, node int").collect()
+        again = cluster.inference(spark.range(0, 40, 1, 4), "twice long, node int").collect()
+        assert cluster.join() == {"worker:0": 0, "worker:1": 1}
+    spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
+    assert [(row.id, row.twice) for row in found] == [(number, 2 * number) for number in range(400)]
+    assert {row.node for row in found} == {0, 1}
+    assert [(row.twice, row.node) for row in again] == [(2 * number, 0) for number in range(40)]
+    assert "ended by SIGKILL after its program had returned. The others answer on" in caplog.text
+
+
+@pytest.mark.masters("local")
+@pytest.mark.parametrize("workers", [1, 2, 4])
+def test_rows_that_end_every_node_are_named_soon(spark, workers):
+    program = _answers_until(lambda _, ids: (ids == 77).any())
+    left = workers > 3  # three are lost with these rows
+    with nullcontext() if left else pytest.raises(tfos.NodeError, match="ended by SIGKILL"):
+        with tfos.Cluster(spark, program, num_workers=workers) as cluster:
+            with pytest.raises(Exception, match=r"partition 0: worker:\d on .* did not answer after \d+ rows"):
+                cluster.inference(spark.range(0, 100, 1, 1), "twice long, node int").collect()
+            if left:
+                assert len(cluster.inference(spark.range(3), "twice long, node int").collect()) == 3
+
+
+@pytest.mark.masters("local")
+def test_inference_is_restarted_when_it_is_asked_for_again(spark):
+    program = _answers_until(lambda ctx, ids: not ctx.attempt and (ids == 7).any())
+    with tfos.Cluster(spark, program, num_workers=2, restarts=1) as cluster:
+        with pytest.raises(Exception, match="after a restart ask again.*ended by SIGKILL"):
+            cluster.inference(spark.range(10), "twice long, node int").collect()
+        assert len(cluster.inference(spark.range(10), "twice long, node int").collect()) == 10
+        assert cluster.join().restarts == 1

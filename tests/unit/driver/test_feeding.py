@@ -7,8 +7,7 @@ from tensorflowonspark.driver.feed.job import check_frame
 from tensorflowonspark.driver.sharing.manifest import build_manifests, plan_moves
 from tensorflowonspark.errors import FeedError
 from tensorflowonspark.feed_messages import Move, PartSummary, Split
-from tensorflowonspark.messages import ColumnSummary, NodeReady
-from tensorflowonspark.task.feeder import NodeEndpoint
+from tensorflowonspark.messages import ColumnSummary, NodeEndpoint, NodeReady
 
 
 class Frame:

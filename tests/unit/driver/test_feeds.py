@@ -32,6 +32,7 @@ from tensorflowonspark.messages import (
     Failed,
     FeedWanted,
     Heartbeat,
+    NodeEndpoint,
     NodeLost,
     NodeReady,
     NoMoreFeeds,
@@ -41,7 +42,7 @@ from tensorflowonspark.messages import (
     Serving,
     Stop,
 )
-from tensorflowonspark.task.feeder import NodeEndpoint, node_lost_error
+from tensorflowonspark.task.feeder import node_lost_error
 from tests.support.backend import cluster_on
 from tests.support.scripted import ScriptedBackend, ScriptedJob, fails, returns, serves, take_steps
 

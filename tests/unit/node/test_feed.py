@@ -7,13 +7,12 @@ import pytest
 from tensorflowonspark.driver.sharing.manifest import build_manifests
 from tensorflowonspark.errors import FeedError, SpecError
 from tensorflowonspark.feed_messages import PartHeader, Split
-from tensorflowonspark.messages import NodeReady
+from tensorflowonspark.messages import NodeEndpoint, NodeReady
 from tensorflowonspark.node.feed import blocks
 from tensorflowonspark.node.feed.cache import Cache
 from tensorflowonspark.node.feed.feed import Feed
 from tensorflowonspark.node.feed.shard import Reader
 from tensorflowonspark.node.feed.share import Share
-from tensorflowonspark.task.feeder import NodeEndpoint
 
 TARGET = NodeEndpoint(0, "worker:0", "here", NodeReady("socket", 1))
 

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from tensorflowonspark.columns import PLACE_BITS, mixed_order, summarize
 from tensorflowonspark.driver.sharing.manifest import build_manifests
 from tensorflowonspark.feed_messages import CacheConfig, Dealt, Layout, PartSummary, Run, Split
+from tensorflowonspark.messages import NodeEndpoint
 from tensorflowonspark.node.feed.files import FileReader
 from tensorflowonspark.node.feed.selection import FeatureOptions, Selection
 from tensorflowonspark.node.feed.shard import Shard
 from tensorflowonspark.node.feed.share import Share
 from tensorflowonspark.node.feed.taken import Leg, TakenRows, epoch_order, find_left
-from tensorflowonspark.task.feeder import NodeEndpoint
 
 pytestmark = pytest.mark.usefixtures("quiet")
 _DRAWS = int(os.environ.get("TFOS_TEST_RESUMES", "60"))

@@ -6,10 +6,10 @@ import pytest
 
 from tensorflowonspark.config import ClusterConfig, ClusterSpec
 from tensorflowonspark.errors import RequirementError
-from tensorflowonspark.messages import NodeReady
+from tensorflowonspark.messages import NodeEndpoint, NodeReady
 from tensorflowonspark.node.driver_link import NodeSetup
 from tensorflowonspark.supervisor.client import NodeAssignment
-from tensorflowonspark.task.feeder import FeedSpec, NodeEndpoint
+from tensorflowonspark.task.feeder import FeedSpec
 from tensorflowonspark.transport import Credentials, new_credentials, spark_wants_tls
 
 

@@ -1,6 +1,6 @@
 """Inference on the nodes of a running cluster, by Spark tasks that send rows and receive results."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -10,8 +10,8 @@ from tensorflowonspark import transport
 from tensorflowonspark.columns import arrow_type, check_schema, map_in_arrow, parse_schema
 from tensorflowonspark.driver.nodes import Node
 from tensorflowonspark.errors import FeedError, SpecError
-from tensorflowonspark.feed_messages import InferenceHeader
-from tensorflowonspark.task.feeder import NodeEndpoint, choose, connect_to, node_lost_error
+from tensorflowonspark.messages import NodeEndpoint
+from tensorflowonspark.task.inference import infer_partition
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -114,7 +114,7 @@ def infer(
         )
     whole = StructType([*(data.schema[name] for name in kept), *results.fields])
     arrow = _arrow_schema(results).serialize().to_pybytes()
-    return map_in_arrow(data, partial(_infer_partition, endpoints, credentials, kept, arrow), whole)
+    return map_in_arrow(data, partial(infer_partition, endpoints, credentials, kept, arrow), whole)
 
 
 def _arrow_schema(schema: "StructType") -> pa.Schema:
@@ -125,42 +125,3 @@ def _arrow_schema(schema: "StructType") -> pa.Schema:
             f"schema={schema.simpleString()}: results may be numbers, booleans, strings, binary, dates, timestamps, "
             "and arrays of these"
         ) from None
-
-
-def _infer_partition(
-    endpoints: tuple[NodeEndpoint, ...],
-    credentials: transport.Credentials,
-    kept: list[str],
-    schema: bytes,
-    batches: Iterator[pa.RecordBatch],
-) -> Iterator[pa.RecordBatch]:
-    """Send the rows of a Spark task to a node; yield its results."""
-    from pyspark import TaskContext
-
-    task = TaskContext.get()
-    assert task is not None
-    partition = task.partitionId()
-    endpoint = choose(endpoints, partition)
-    asked = answered = 0
-    with connect_to(endpoint, credentials) as node:
-        exchange: transport.Exchange | None = None
-        try:
-            for batch in batches:
-                if not batch.num_rows:
-                    continue
-                exchange = exchange or node.exchange(InferenceHeader(partition, schema), batch.schema)
-                asked += batch.num_rows
-                results = pa.Table.from_batches(exchange.request(batch)).combine_chunks().to_batches()[0]
-                answered += results.num_rows
-                if answered != asked:
-                    raise FeedError(
-                        f"partition {partition}: {asked} rows went to {endpoint.name}, {answered} came back"
-                    )
-                columns = [*(batch.column(name) for name in kept), *results.columns]
-                yield pa.RecordBatch.from_arrays(columns, [*kept, *results.schema.names])
-            if exchange is not None:
-                exchange.close()
-        except transport.ConnectionLost as error:
-            message = f"partition {partition}: {endpoint.name} on {endpoint.host} did not answer after {answered} rows"
-            note = "results can be computed only while the cluster runs, inside its with block"
-            raise node_lost_error(endpoint, credentials, f"{message} ({note})", error) from error

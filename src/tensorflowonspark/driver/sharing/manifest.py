@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from tensorflowonspark.columns import merge
 from tensorflowonspark.driver.nodes import Node
 from tensorflowonspark.feed_messages import CacheConfig, Layout, Move, PartSummary, Run, SplitManifest
-from tensorflowonspark.task.feeder import NodeEndpoint
+from tensorflowonspark.messages import NodeEndpoint
 
 # Partitions of equal size by Spark's measure differ by some percent. Moving rows must save steps to be worth it.
 _TOLERANCE = 1.05
