@@ -5,7 +5,7 @@ import tensorflow as tf
 
 from tests.support.own_steps.place import line
 from tests.support.own_steps.programs import JAX, TENSORFLOW, program
-from tests.support.own_steps.stepping import Stepping, linear_layers
+from tests.support.own_steps.stepping import Stepping, linear_layers, train_stepping
 
 ops = keras.ops
 BOTH = (TENSORFLOW, JAX)
@@ -76,3 +76,19 @@ def turned(place):
     """A map that puts the rows of a batch into another order, padding first."""
     data = place.dataset("x", "y").map(lambda *parts: tuple(each[::-1] for each in parts))
     return place.trained(line, data, "mse", metrics=["mae"])
+
+
+@program("fixed_batches", on=BOTH)
+def fixed_batches(place):
+    """A model that takes batches of one size: padding stays in the last one."""
+    return place.trained(lambda: keras.Sequential(_fixed_layers(place)), place.dataset("x", "y"), metrics=["mae"])
+
+
+@program("fixed_batches_own_step")
+def fixed_batches_own_step(place):
+    return train_stepping(place, Stepping, lambda: _fixed_layers(place))
+
+
+def _fixed_layers(place):
+    size = place.rows if keras.backend.backend() == JAX else place.rows // place.workers
+    return [keras.Input((4,), batch_size=None if place.alone else size), keras.layers.Dense(1)]
