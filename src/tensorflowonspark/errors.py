@@ -164,7 +164,19 @@ class StartError(ClusterError):
 
 
 class FeedError(ClusterError):
-    """A DataFrame could not be fed as requested; the message names column, partition and value."""
+    """A DataFrame could not be fed as requested; the message names column, partition and value.
+
+    Parameters
+    ----------
+    text : str
+        The message.
+    skippable : bool
+        Whether single rows are the reason, as those with a null: without them, the other rows could be fed.
+    """
+
+    def __init__(self, text: str, *, skippable: bool = False) -> None:
+        super().__init__(text)
+        self.skippable = skippable
 
 
 class TFRecordError(ClusterError):

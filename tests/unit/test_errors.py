@@ -12,6 +12,7 @@ from tensorflowonspark import errors
         errors.SlotsError(4, 2, "ask for more"),
         errors.StartError("missing"),
         errors.FeedError("column"),
+        errors.FeedError("a null", skippable=True),
         errors.SpecError("num_workers=0"),
         errors.RequirementError("no Java"),
     ],

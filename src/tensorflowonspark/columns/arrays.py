@@ -285,7 +285,8 @@ dtypes={'x': 'int64'}
 def _refused(kind: Kind, value: object) -> FeedError:
     return FeedError(
         f"column {kind.name!r} holds {value}, which {kind.dtype} can't hold: ask for another dtype, as in "
-        f"dtypes={{{kind.name!r}: '{'int64' if kind.dtype.kind in 'iu' else 'float64'}'}}"
+        f"dtypes={{{kind.name!r}: '{'int64' if kind.dtype.kind in 'iu' else 'float64'}'}}",
+        skippable=True,
     )
 
 

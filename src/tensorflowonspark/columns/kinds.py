@@ -54,7 +54,8 @@ def shape_of(name: str, depth: int, ranges: Sequence[LengthRange], declared: Seq
             f"column {name!r} holds {_nested(depth)}, and {_declaration(name, wanted)} wants arrays nested "
             f"{varying} deep that vary in length"
         )
-    _refuse_varying(name, known, varying, f"{_declaration(name, wanted)} wants one length")
+    # Without a declared shape nobody knows which of the rows are those to skip.
+    _refuse_varying(name, known, varying, f"{_declaration(name, wanted)} wants one length", skippable=True)
     _refuse_other_size(name, depth, known, wanted)
     return wanted
 
@@ -87,7 +88,9 @@ def _checked(name: str, declared: Sequence[int | None]) -> Shape:
     return shape
 
 
-def _refuse_varying(name: str, known: tuple[LengthRange, ...], first: int, rule: str) -> None:
+def _refuse_varying(
+    name: str, known: tuple[LengthRange, ...], first: int, rule: str, *, skippable: bool = False
+) -> None:
     """Raise a FeedError if arrays differ in length at level `first` or below."""
     varying = [level for level, each in enumerate(known) if each.shortest != each.longest]
     if not varying or varying[-1] < first:
@@ -97,7 +100,8 @@ def _refuse_varying(name: str, known: tuple[LengthRange, ...], first: int, rule:
     raise FeedError(
         f"column {name!r} holds arrays of different lengths ({refused.shortest} to {refused.longest} values), and "
         f"{rule}; see {refused.shortest_at}, and {refused.longest_at}. Pad or cut them in Spark, or declare a "
-        f"ragged column, as in {_declaration(name, ragged)}"
+        f"ragged column, as in {_declaration(name, ragged)}",
+        skippable=skippable,
     )
 
 
@@ -240,7 +244,8 @@ def kind_of(
             f"column {name!r} holds {summary.nulls} null{'s' if summary.nulls > 1 else ''}, the first in "
             f"{summary.null_at}: {_finds_nulls(name, type_)} shows {'them' if summary.nulls > 1 else 'it'}; drop or "
             f"replace in Spark (df.dropna, df.fillna), or declare what stands for a null, as in fill={{{name!r}: "
-            f"{empty!r}}}"
+            f"{empty!r}}}",
+            skippable=True,
         )
     # The length of a binary value is a dimension only if its bytes are the values.
     depth = layout.array_depth(type_) - (layout.is_binary(leaf) and not decoded)

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
     from tensorflowonspark.keywords import ModelKeywords
 
-_ADVICE = "To skip such rows, or keep them with null results: handleInvalid='skip' or 'keep'"
+_SKIPPING = "To skip such rows, or keep them with null results: handleInvalid='skip' or 'keep'"
 
 
 @shows(ModelSettings)
@@ -474,12 +474,12 @@ class KerasModel(ModelParams, Model, MLReadable["KerasModel"], MLWritable):
         bundle, given = self._bundle, code_for(self.getCustomObjects())
         return replace(bundle, code=pickled({**bundle.code.load(), **given.load()})) if given else bundle
 
-    def _taken_columns(self, schema: "StructType", advice: str = "") -> TakenColumns:
+    def _taken_columns(self, schema: "StructType", skipping: str = "") -> TakenColumns:
         """Return the feature columns of rows with a schema, with their conversion to the model's inputs."""
         columns, by_column = self._feature_columns, self._by_column
         arrays = [name for name in columns if holds_arrays(schema[name].dataType)]
         shapes = column_shapes(self._bundle.inputs, columns, arrays, by_column["shapes"])
-        return TakenColumns(tuple(columns), {**by_column, "shapes": shapes}, advice=advice)
+        return TakenColumns(tuple(columns), {**by_column, "shapes": shapes}, skipping=skipping)
 
     @property
     def _outputs(self) -> tuple[OutputInfo, ...]:
@@ -527,7 +527,7 @@ class KerasModel(ModelParams, Model, MLReadable["KerasModel"], MLWritable):
             raise SpecError(
                 f"the DataFrame has a column {existing[0]!r} already: drop it, or set another predictionCol"
             )
-        taken = self._taken_columns(dataset.schema, _ADVICE)
+        taken = self._taken_columns(dataset.schema, _SKIPPING)
         check_dtypes(self._bundle.inputs, _dtypes(dataset.schema, features, taken.by_column["shapes"]))
         plan = PredictPlan(
             model=distribute(dataset.sparkSession, self._complete_bundle, self._layers),

@@ -54,12 +54,15 @@ class TakenColumns:
         The column of each parameter of a function, which receives a dict of arrays by parameter.
     advice : str
         Text that is appended to errors about unsuitable values.
+    skipping : str
+        Text that is appended to those of them that single rows cause.
     """
 
     columns: tuple[str, ...]
     by_column: Mapping[str, Mapping[str, Any]]
     parameters: Mapping[str, str] | None = None
     advice: str = ""
+    skipping: str = ""
 
 
 @dataclass(frozen=True)
@@ -191,11 +194,12 @@ def features_of(
     try:
         options = FeatureOptions(features=features, **taken.by_column)  # type: ignore[arg-type]
         selection = Selection(manifest, options, inference=True)
+        arrays = {name: to_array(flat.column(name), kind) for name, kind in selection.kinds.items()}
     except FeedError as error:
-        if not taken.advice:
+        advice = taken.skipping if error.skippable and taken.skipping else taken.advice
+        if not advice:
             raise
-        raise FeedError(f"{error}. {taken.advice}") from None
-    arrays = {name: to_array(flat.column(name), kind) for name, kind in selection.kinds.items()}
+        raise FeedError(f"{error}. {advice}", skippable=error.skippable) from None
     if taken.parameters is not None:
         return {parameter: arrays[column] for parameter, column in taken.parameters.items()}
     return arrays if by_name else selection.pick_features(arrays)

@@ -218,6 +218,8 @@ def _dataset(feed: "Feed", job: TrainingJob, model: Any, nans: NanRows | None = 
             **options,
         )
     except FeedError as error:
+        if not error.skippable:
+            raise
         raise FeedError(f"{error}. To train without such rows: handleInvalid='skip'") from None
     spec = dataset.element_spec
     check_dtypes(inputs, _dtypes(spec[0], job.features))

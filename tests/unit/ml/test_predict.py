@@ -14,7 +14,7 @@ from tensorflowonspark.ml import KerasModel
 from tensorflowonspark.ml.distribution import _by_name
 from tensorflowonspark.ml.inputs import TensorInfo
 from tensorflowonspark.ml.outputs import Columns, Meaning, OutputInfo, meaning_of, result_types
-from tensorflowonspark.ml.predict import call_in_pieces
+from tensorflowonspark.ml.predict import TakenColumns, call_in_pieces, features_of
 
 LENGTHS = np.array([1, 2, 2, 0, 3, 3, 3])
 
@@ -39,6 +39,32 @@ def test_rows_of_different_lengths_come_from_any_number_of_calls(rows_per_call, 
         first = row // rows_per_call * rows_per_call
         width = max(LENGTHS[first : first + rows_per_call]) if padded else length
         assert column[row] == [*range(length)] + [0] * (width - length)
+
+
+LISTS = pa.array([[1.0], [1.0, 2.0]])
+UNSUITABLE = {
+    "a null": (pa.array([1.0, None]), {}, True),
+    "a null in an array": (pa.array([[1.0, None]]), {}, True),
+    "another length than declared": (LISTS, {"shapes": {"x": (1,)}}, True),
+    "a value that the dtype can't hold": (pa.array([1, 300]), {"dtypes": {"x": "uint8"}}, True),
+    "lengths of which none is declared": (LISTS, {}, False),
+    "a shape that no row has": (pa.array([[1.0]]), {"shapes": {"x": (2,)}}, False),
+    "a dtype that there is not": (pa.array([1.0]), {"dtypes": {"x": "flot"}}, False),
+    "strings to be numbers": (pa.array(["a"]), {"dtypes": {"x": "float32"}}, False),
+    "a fill of another kind": (pa.array([1.0, None]), {"fill": {"x": "none"}}, False),
+    "a type without tensors": (pa.array([{"a": 1}], pa.map_(pa.string(), pa.int8())), {}, False),
+}
+
+
+@pytest.mark.parametrize("case", UNSUITABLE)
+def test_skipping_rows_is_proposed_where_it_helps(case):
+    values, options, helps = UNSUITABLE[case]
+    by_column = {"shapes": {}, "dtypes": {}, "fill": {}} | options
+    taken = TakenColumns(("x",), by_column, advice="Declare it", skipping="Skip such rows")
+    with pytest.raises(tfos.FeedError) as caught:
+        features_of(taken, pa.record_batch({"x": values}))
+    assert str(caught.value).endswith("Skip such rows" if helps else "Declare it")
+    assert caught.value.skippable == helps
 
 
 LARGE = [2**53 + 1, -(2**63), 2**63 - 1]
