@@ -24,6 +24,7 @@ from tensorflowonspark.ml.nans import NanRows
 from tensorflowonspark.ml.row_files import RowFiles
 from tensorflowonspark.ml.serialization import deserialize, is_model, library_of, serialize_model
 from tensorflowonspark.ml.structure import as_inputs, as_outputs, output_paths
+from tensorflowonspark.node.tracebacks import reported_as
 
 if TYPE_CHECKING:
     from tensorflowonspark.node.context import Context
@@ -67,6 +68,7 @@ class Trained:
     history: dict[str, list[float]] = field(default_factory=dict)
 
 
+@reported_as("the training")
 def train(job: TrainingJob, ctx: "Context") -> Trained | None:
     """Train on this node together with the others; return the result on the chief, and None elsewhere."""
     keras = _keras()

@@ -45,7 +45,7 @@ from tensorflowonspark.node.forks import children_end_here, keep_exit_functions
 from tensorflowonspark.node.oracle import share_oracle
 from tensorflowonspark.node.ps.coordinator import CoordinatedFeed
 from tensorflowonspark.node.rounds.member import RoundMember
-from tensorflowonspark.node.tracebacks import program_traceback
+from tensorflowonspark.node.tracebacks import program_traceback, subject_of, wrapped_error
 from tensorflowonspark.terminal import CONSOLE
 from tensorflowonspark.transport import MESSAGE_BYTES
 from tensorflowonspark.transport.shared_file import allow_many_files
@@ -78,7 +78,6 @@ _GRAPH_ERROR = "Graph execution error:"
 # What precedes the reason of such an error, and what follows it: the places in the program, and the node of the graph.
 _NO_REASONS = ("Detected at node", "<stack traces", "File ", "[[", "[Op:")
 _CALLED = re.compile(r"^(\w+: .+)\nTraceback \(most recent call last\):", re.MULTILINE)  # from Python, in TensorFlow
-_WRAPPED = re.compile(r"^tensorflowonspark\.errors\.(\w+: .+)$", re.MULTILINE)
 
 
 def run_node(pipe: Connection) -> None:
@@ -187,9 +186,11 @@ def run_program(
     setup: NodeSetup, members: tuple[Member, ...], link: Link, feed_server: FeedServer | None
 ) -> Returned | Failed:
     """Run the user's function; return its result or failure."""
+    subject = "its program"
     try:
         with children_end_here():
             function, args = cloudpickle.loads(setup.config.program)
+        subject = subject_of(function)
         context = Context(setup, members, link, feed_server)
         keep_context(context)
         training_events.connect(context._meter)
@@ -207,11 +208,13 @@ def run_program(
         status = 0 if error.code is None else error.code & 0xFF if isinstance(error.code, int) else 1  # of a process
         if status == 0:
             return Returned(pickle.dumps(None))
-        reason = f"its program called sys.exit({_code(error)})"
+        reason = f"{subject} called sys.exit({_code(error)})"
         return Failed(FailureKind.EXITED, reason, exit_code=status, **vars(program_traceback(error)))
     except BaseException as error:
         kind = FailureKind.PEER_LOST if _is_of_peer(error) else FailureKind.RAISED
-        return Failed(kind, _summary(error), advice=_advice(error), **vars(program_traceback(error)))
+        return Failed(
+            kind, f"{subject} raised {_summary(error)}", advice=_advice(error), **vars(program_traceback(error))
+        )
 
 
 def _is_of_peer(error: BaseException) -> bool:
@@ -241,16 +244,14 @@ def _pickle(result: object) -> bytes:
 
 
 def _summary(error: BaseException) -> str:
+    """Return an error's class and reason."""
     text = error_text(error, _FIRST)
-    wrapped = _WRAPPED.search(text)
-    if wrapped:
-        return f"its program raised {wrapped[1]}"
+    if wrapped := wrapped_error(text):
+        return wrapped
     if text.startswith(_GRAPH_ERROR) and (called := _CALLED.search(text)):
-        return f"its program raised {called[1]}, in a function that TensorFlow called, as a generator of tf.data"
+        return f"{called[1]}, in a function that TensorFlow called, as a generator of tf.data"
     first = error_text(Exception(_main_line(text)))
-    return (
-        f"its program raised {type(error).__name__}: {first}" if first else f"its program raised {type(error).__name__}"
-    )
+    return f"{type(error).__name__}: {first}" if first else type(error).__name__
 
 
 def _raised_in(error: BaseException) -> str:

@@ -1,19 +1,28 @@
 """Tracebacks of a program, for people: its own frames, without those of what runs it or of Keras and TensorFlow."""
 
+import contextlib
+import re
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import tensorflowonspark
-from tensorflowonspark.errors import error_text
+from tensorflowonspark.errors import ClusterError, error_text
 
 # Characters of a long traceback that are kept: from its beginning, and from its end with the error's text.
 _FIRST, _LAST = 24_000, 8_000
 
 _OWN = str(Path(tensorflowonspark.__file__).parent)
 _LIBRARIES = ("keras", "tf_keras", "tensorflow", "wrapt", "absl")  # between a program's frames and their errors
+# Frames that TensorFlow has written into the text of its error, each with its lines of source.
+_FRAME = re.compile(r'^  File "([^"\n]+)", line \d+, in .*\n(?:    .*\n)*\n?', re.MULTILINE)
+_BESIDE = ("<frozen ", contextlib.__file__)  # Python's own, between frames of ours
+_WRAPPED = re.compile(r"^tensorflowonspark\.errors\.(\w+: .+)$", re.MULTILINE)
+_SUBJECT = "tensorflowonspark_subject"
+_Function = TypeVar("_Function", bound=Callable[..., object])
 
 
 @dataclass(frozen=True)
@@ -23,13 +32,42 @@ class ProgramTraceback:
     Attributes
     ----------
     traceback : str
-        With the frames of the program and of the packages that it uses.
+        With the frames of the program and of the packages that it uses. If there are none, without frames; empty if the
+        error is one of this package, whose text is complete.
     all_frames : str
         With those of this package and of Keras too; empty if there are none.
     """
 
     traceback: str
     all_frames: str = ""
+
+
+def reported_as(subject: str) -> Callable[[_Function], _Function]:
+    """Return a decorator for a function of this package, which the errors of nodes name instead of "its program".
+
+    Parameters
+    ----------
+    subject : str
+        The name, as the beginning of a sentence that goes on with "raised".
+
+    Examples
+    --------
+    >>> @reported_as("the training")
+    ... def train(job, ctx): ...
+    >>> subject_of(train), subject_of(max)
+    ('the training', 'its program')
+    """
+
+    def named(function: _Function) -> _Function:
+        setattr(function, _SUBJECT, subject)
+        return function
+
+    return named
+
+
+def subject_of(function: Callable[..., object]) -> str:
+    """Return the words for a function in the errors of its node."""
+    return str(getattr(function, _SUBJECT, "its program"))
 
 
 def program_traceback(error: BaseException) -> ProgramTraceback:
@@ -50,17 +88,44 @@ def program_traceback(error: BaseException) -> ProgramTraceback:
         roots = [each for each in (_OWN, *map(_root, _LIBRARIES)) if each]
         hidden = sum([_leave_out(each, roots) for each in _chain(found)])
         text = "".join(found.format())
+        full = error_text(error, sys.maxsize)
+        shown, written = _without_frames(full, roots)
+        frames_left = any(each.stack for each in _chain(found)) or _FRAME.search(shown) is not None
     except Exception as problem:  # formatting a program's own exception may raise
         why = f"(it can't be shown: {type(problem).__name__}: {error_text(problem)})"
         return ProgramTraceback(_bounded("".join(traceback.format_tb(error.__traceback__)) + why))
-    if not hidden:
+    if not hidden + written:
         return ProgramTraceback(_bounded(text))
+    if not frames_left and (isinstance(error, ClusterError) or wrapped_error(full)):
+        return ProgramTraceback("", _bounded(whole))
+    if written:
+        text, hidden = text.replace(full, shown), hidden + written
     frames = "1 frame" if hidden == 1 else f"{hidden} frames"
     note = (
         f"({frames} of Keras, TensorFlow and tensorflowonspark left out: the node's file in log_dir has all, and "
         "keras.config.disable_traceback_filtering() shows them)\n"
     )
     return ProgramTraceback(_bounded(text) + note, _bounded(whole))
+
+
+def wrapped_error(text: str) -> str:
+    """Return the class and text of this package's error that TensorFlow has wrapped in one of its own; "" if none.
+
+    Parameters
+    ----------
+    text : str
+        The text of TensorFlow's error.
+    """
+    found = _WRAPPED.search(text)
+    return found[1] if found else ""
+
+
+def _without_frames(text: str, roots: list[str]) -> tuple[str, int]:
+    """Return a text without the frames in it of files below some directories, and how many these are."""
+    hidden = [each[0] for each in _FRAME.finditer(text) if _is_below(each[1], roots)]
+    for each in hidden:
+        text = text.replace(each, "", 1)
+    return text, len(hidden)
 
 
 def _filters() -> bool:
@@ -80,20 +145,23 @@ def _chain(found: traceback.TracebackException | None) -> Iterator[traceback.Tra
         yield found
         for each in getattr(found, "exceptions", None) or ():
             yield from _chain(each)
-        found = found.__cause__ or found.__context__
+        found = found.__cause__ or (None if found.__suppress_context__ else found.__context__)
+
+
+def _is_below(file: str, roots: list[str]) -> bool:
+    """Return whether a file is below one of some directories, or of Python where it stands between their frames."""
+    return file.startswith((*_BESIDE, *(f"{root}/" for root in roots)))
 
 
 def _leave_out(found: traceback.TracebackException, roots: list[str]) -> int:
-    """Leave the frames of files below some directories out, or all but the last of them; return how many there were.
+    """Leave the frames of files below some directories out; return how many there were.
 
     Those before the program's first frame, which call it, are no part of it and not counted.
     """
     frames = list(found.stack)
-    kept = [each for each in frames if not any(each.filename.startswith(f"{root}/") for root in roots)] or frames[-1:]
-    if not kept:
-        return 0
+    kept = [each for each in frames if not _is_below(each.filename, roots)]
     found.stack[:] = kept
-    return len(frames) - frames.index(kept[0]) - len(kept)
+    return len(frames) - len(kept) - (frames.index(kept[0]) if kept else 0)
 
 
 def _bounded(text: str) -> str:

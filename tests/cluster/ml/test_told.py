@@ -1,4 +1,4 @@
-"""What an estimator says of models and columns that don't fit, once its nodes have started."""
+"""What an estimator reports of models and columns that don't fit, once its nodes have started."""
 
 import re
 
@@ -37,6 +37,8 @@ CASES = {
     "zero_one": ({"units": 1, "activation": "sigmoid", "loss": "bce"}, {"labelCol": "three"},
                  "'three' has labels outside of 0 to 1, and binary_crossentropy takes .*; the first such labels: 2"),
     "no_loss": ({"loss": None, "metrics": ["accuracy"]}, {}, "the model has no loss: set it on the estimator"),
+    "dtype": ({}, {"dtypes": {"a": "flot"}}, r"the training raised FeedError: dtypes={'a': 'flot'}: expected the dtype "
+              r"of a number, as in 'float32' or 'int64'\Z"),
     "nan": ({}, {"featuresCols": ["a", "hole"], "numWorkers": 2}, "the loss is NaN after epoch 1.*'hole' in . rows?:"),
 }  # fmt: skip
 
@@ -50,4 +52,18 @@ def test_each_mistake_is_named_in_few_lines(spark, case):
     with pytest.raises(tfos.NodeError) as caught:
         est.setParams(**params).fit(rows(spark))
     assert re.search(told, str(caught.value), re.DOTALL), str(caught.value)
-    assert len(str(caught.value).partition("\n\nTraceback")[0]) < 400
+    assert len(str(caught.value)) < 400
+    assert not caught.value.traceback
+
+
+def of_the_user(true, given):
+    raise LookupError("no such loss")
+
+
+@pytest.mark.slow
+def test_of_the_users_own_code_the_frames_are_shown(spark):
+    est = KerasEstimator(network, modelParams={"loss": of_the_user}, featuresCols=["a", "b"], labelCol="two")
+    with pytest.raises(tfos.NodeError, match="the training raised LookupError: no such loss") as caught:
+        est.fit(rows(spark))
+    frames = [line for line in caught.value.traceback.splitlines() if line.startswith('  File "')]
+    assert [frame.rpartition(" ")[2] for frame in frames] == ["of_the_user"], caught.value.traceback
