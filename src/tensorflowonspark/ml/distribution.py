@@ -17,6 +17,7 @@ from tensorflowonspark.keras.jax.saving import inference_function
 from tensorflowonspark.keras.saving import inference_call
 from tensorflowonspark.ml.inputs import held, plain_refusals, to_inputs
 from tensorflowonspark.ml.model_bundle import ModelBundle
+from tensorflowonspark.ml.quiet_start import quiet_start
 from tensorflowonspark.ml.sent_models import SENT, SentModel
 from tensorflowonspark.ml.serialization import load_model
 from tensorflowonspark.ml.structure import as_inputs, by_output, input_structure
@@ -95,18 +96,19 @@ def load_call(bundle: ModelBundle, layers: Sequence[str] = ()) -> Call:
 
 def prepare_tensorflow() -> None:
     """Limit TensorFlow to this task's share of the machine."""
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
     os.environ.setdefault("KERAS_BACKEND", "tensorflow")
     keep_sources(local_directory())  # Spark removes it, and kills its workers before they can
-    import tensorflow as tf
+    with quiet_start():
+        import tensorflow as tf
 
-    cores = int(os.environ.get("OMP_NUM_THREADS") or 1)  # Spark sets it to the cores of a task
-    try:
-        tf.config.threading.set_intra_op_parallelism_threads(cores)
-        tf.config.threading.set_inter_op_parallelism_threads(cores)
-    except RuntimeError:
-        pass  # TensorFlow has started, for another stage
+        cores = int(os.environ.get("OMP_NUM_THREADS") or 1)  # Spark sets it to the cores of a task
+        try:
+            tf.config.threading.set_intra_op_parallelism_threads(cores)
+            tf.config.threading.set_inter_op_parallelism_threads(cores)
+        except RuntimeError:
+            pass  # TensorFlow has started, for another stage
+        tf.config.list_logical_devices()  # which looks for GPUs
 
 
 def _keras_model(bundle: ModelBundle, layers: Sequence[str]) -> Call:
