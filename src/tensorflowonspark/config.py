@@ -90,15 +90,15 @@ class ClusterSpec:
         for name in ("num_workers", "num_ps"):
             count = getattr(self, name)
             if not isinstance(count, int) or isinstance(count, bool):
-                raise SpecError(f"{name}={count!r}: expected a whole number of nodes, not {type(count).__name__}")
+                raise SpecError.of(name, count, f": expected a whole number of nodes, not {type(count).__name__}")
             if count < 0:
-                raise SpecError(f"{name}={count}: expected 0 or more nodes")
+                raise SpecError.of(name, count, ": expected 0 or more nodes")
         for name in ("chief", "evaluator"):
             if not isinstance(getattr(self, name), bool):
-                raise SpecError(f"{name}={getattr(self, name)!r}: expected True or False; a cluster has at most one")
+                raise SpecError.of(name, getattr(self, name), ": expected True or False; a cluster has at most one")
         if not self.num_workers and not self.chief:
-            raise SpecError(
-                "num_workers=0 without a chief: no node would train; ask for at least one worker or chief=True"
+            raise SpecError.of(
+                "num_workers", 0, " without a chief: no node would train; ask for at least one worker, or for a chief"
             )
 
     @property

@@ -181,4 +181,4 @@ def check_fields(settings: Any) -> None:
         if choices and NoneType in kinds:
             choices = (*choices, None)
         if choices and value not in choices:
-            raise SpecError(f"{each.name}={value!r}: expected {' or '.join(map(repr, choices))}")
+            raise SpecError.of(each.name, value, f": expected {' or '.join(map(repr, choices))}")

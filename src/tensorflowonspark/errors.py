@@ -9,6 +9,10 @@ import re
 from collections.abc import Iterable, Mapping
 from enum import Enum
 from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = [
     "CheckpointError",
@@ -120,7 +124,40 @@ class RequirementError(ClusterError):
 
 
 class SpecError(ClusterError, ValueError):
-    """An invalid argument was refused, before anything was started."""
+    """An invalid argument was refused, before anything was started.
+
+    Parameters
+    ----------
+    text : str
+        The message.
+    setting : tuple of str, optional
+        The name of the setting that has the value, if it is one of a cluster, and ``name=value`` as the message has it.
+    """
+
+    def __init__(self, text: str = "", *, setting: tuple[str, str] | None = None) -> None:
+        super().__init__(text)
+        self.setting = setting
+
+    @classmethod
+    def of(cls, name: str, value: object, rest: str) -> "Self":
+        """Return the error of a setting's value, so that a command can name its option instead.
+
+        Parameters
+        ----------
+        name : str
+            The name of the setting.
+        value : object
+            Its value.
+        rest : str
+            The message after these.
+
+        Examples
+        --------
+        >>> print(SpecError.of("num_workers", -1, ": expected 0 or more nodes"))
+        num_workers=-1: expected 0 or more nodes
+        """
+        shown = f"{name}={value!r}"
+        return cls(shown + rest, setting=(name, shown))
 
 
 class SlotsError(ClusterError):

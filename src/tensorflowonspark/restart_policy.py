@@ -71,13 +71,13 @@ class RestartPolicy:
             if number is None and name == "max_preemptions":
                 continue
             if not isinstance(number, int) or isinstance(number, bool):
-                raise SpecError(f"{name}={number!r}: expected a whole number")
+                raise SpecError.of(name, number, ": expected a whole number")
         for name in ("max_restarts", "max_preemptions", "backoff", "max_backoff"):
             if (getattr(self, name) or 0) < 0:
-                raise SpecError(f"{name}={getattr(self, name)!r}: expected 0 or more")
+                raise SpecError.of(name, getattr(self, name), ": expected 0 or more")
         unknown = [self.causes] if isinstance(self.causes, str) else sorted(set(self.causes) - set(_CAUSES))
         if unknown:
-            raise SpecError(f"causes: {unknown[0]!r} is unknown; expected some of {', '.join(_CAUSES)}")
+            raise SpecError.of("causes", unknown[0], f" is unknown; expected some of {', '.join(_CAUSES)}")
         check_fields(self)
 
     @property

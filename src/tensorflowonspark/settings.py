@@ -35,20 +35,20 @@ _LAST_PORT = 65535
 def check_seconds(name: str, seconds: float) -> float:
     """Return an argument that is a number of seconds; raise `SpecError` if it is not above 0."""
     if not isinstance(seconds, (int, float)) or not seconds > 0:
-        raise SpecError(f"{name}={seconds!r}: expected seconds above 0")
+        raise SpecError.of(name, seconds, ": expected seconds above 0")
     return float(seconds)
 
 
 def _check_grace(name: str, seconds: object) -> None:
     if not isinstance(seconds, (int, float)) or not 0 <= seconds < math.inf:
-        raise SpecError(f"{name}={seconds!r}: expected 0 or more seconds")
+        raise SpecError.of(name, seconds, ": expected 0 or more seconds")
 
 
 def _check_port(name: str, port: object) -> None:
     if port is None:
         return
     if not isinstance(port, int) or isinstance(port, bool) or not 0 <= port <= _LAST_PORT:
-        raise SpecError(f"{name}={port!r}: expected None or a port from 0 (any free one) to {_LAST_PORT}")
+        raise SpecError.of(name, port, f": expected None or a port from 0 (any free one) to {_LAST_PORT}")
 
 
 def port_range(ports: str | None = None, name: str = "ports") -> range:
@@ -79,24 +79,24 @@ def port_range(ports: str | None = None, name: str = "ports") -> range:
     except ValueError:
         found = range(0)
     if not found or found[0] < 0 or found[-1] > _LAST_PORT:
-        raise SpecError(f"{name}={ports!r}: expected a port, or the first and the last one, as '7000-7100'")
+        raise SpecError.of(name, ports, ": expected a port, or the first and the last one, as '7000-7100'")
     return found
 
 
 def _check_ports(name: str, ports: object) -> None:
     if ports is not None and (not isinstance(ports, str) or not ports):
-        raise SpecError(f"{name}={ports!r}: expected a text as '7000-7100', or None")
+        raise SpecError.of(name, ports, ": expected a text as '7000-7100', or None")
     port_range(ports)
 
 
 def _check_gpus(name: str, gpus: object) -> None:
     if gpus is not None and (not isinstance(gpus, int) or isinstance(gpus, bool) or gpus < 1):
-        raise SpecError(f"{name}={gpus!r}: expected a whole number of GPUs from 1 on, or None")
+        raise SpecError.of(name, gpus, ": expected a whole number of GPUs from 1 on, or None")
 
 
 def _check_directory(name: str, directory: object) -> None:
     if directory == "":
-        raise SpecError(f"{name}='': expected a log directory, or None")
+        raise SpecError.of(name, directory, ": expected a log directory, or None")
 
 
 def _check_interface(name: str, wanted: object) -> None:
@@ -112,8 +112,8 @@ def _check_interface(name: str, wanted: object) -> None:
         except ValueError as error:
             reason = str(error)
     if reason:
-        raise SpecError(
-            f"{name}={wanted!r}: expected a name as 'ib0', a pattern as 'ib*', or a network as '10.1.0.0/16' ({reason})"
+        raise SpecError.of(
+            name, wanted, f": expected a name as 'ib0', a pattern as 'ib*', or a network as '10.1.0.0/16' ({reason})"
         )
 
 
@@ -138,7 +138,7 @@ class SettingsGroup:
         if value is None:
             return cls()
         if not isinstance(value, cls):
-            raise SpecError(f"{name}={value!r}: expected {cls._expected()}")
+            raise SpecError.of(name, value, f": expected {cls._expected()}")
         return value
 
     @classmethod
@@ -448,8 +448,8 @@ def with_groups(
                 shown = repr(value) if isinstance(value, (str, int, float, type(None))) else "..."
                 warn_renamed(f"{name}=", f"{group}={kind.__name__}({first}{name}={shown})")
             if isinstance(given.get(group), kind):
-                raise SpecError(
-                    f"{name}={value!r} is given beside {group}={kind.__name__}(...), which has it: set it there"
+                raise SpecError.of(
+                    name, value, f" is given beside {group}={kind.__name__}(...), which has it: set it there"
                 )
         if former:
             found[group] = replace(as_group(kind, found.get(group), group), **former)

@@ -1,6 +1,6 @@
-"""Mistakes of a new user, and what they are told: in ten lines at most, what is wrong, and what to do.
+"""Mistakes of a new user, and their messages: in ten lines at most, what is wrong, and what to do.
 
-All of these are told before a cluster starts, or are what a node makes of its program's error.
+All of these come before a cluster starts, or are what a node makes of its program's error.
 """
 
 import os
@@ -93,7 +93,28 @@ MISTAKES = {
     "rows without data": (command("--start", "first_rows", "train.py"), ["--start", "--data"]),
     "a port after a space": (command("--dashboard", "8080"), ["--dashboard 8080", "--dashboard=8080"]),
     "a level that there is not": (command("--log-level", "LOUD", "train.py"), ["'LOUD'", "expected DEBUG"]),
-    "the lines of no node": (command("--show", "worker:9", "train.py"), ["'worker:9'", "expected all, chief"]),
+    "the lines of no node": (command("--show", "worker:9", "train.py"), ["--show 'worker:9'", "expected all, chief"]),
+    "no workers of a command": (command("--workers", "0", "train.py"), ["--workers 0", "ask for at least one worker"]),
+    "more workers than the most": (command("--workers", "8:2", "train.py"), ["--workers", "'8:2'", "as 2:8"]),
+    "restarts below none of a command": (command("--restarts", "-1", "train.py"), ["--restarts -1", "0 or more"]),
+    "a cause that there is not": (command("--restart-causes", "x", "train.py"), ["--restart-causes 'x'", "killed"]),
+    "a port above the last": (command("--dashboard=99999", "train.py"), ["--dashboard 99999", "65535"]),
+    "parameter servers for rows": (
+        command("--data", "t", "--ps", "1", "train.py"),
+        ["--data feeds every node", "1 worker"],
+    ),
+    "executors of a machine": (
+        command("--dry-run", "--master", "local[2]", "--num-executors", "2", "train.py"),
+        ["--num-executors 2: no effect", "local[2]", "the cluster has 1 worker (--workers sets their number)"],
+    ),
+    "executors of a machine as a setting": (
+        command("--dry-run", "--workers", "2", "--conf", "spark.executor.instances=3", "train.py"),
+        ["--conf spark.executor.instances=3: no effect", "local[2]", "2 workers"],
+    ),
+    "executors of a standalone cluster": (
+        command("--dry-run", "--master", "spark://h:7077", "--num-executors", "2", "train.py"),
+        ["--num-executors 2: no effect", "spark://h:7077"],
+    ),
     "a time in words": (command("--heartbeat-timeout", "soon", "train.py"), ["--heartbeat-timeout", "as 30s or 2m"]),
     "a bad script": (command("broken.py"), ["broken.py", "line 1"]),
     # A function: settings of others, values that can't be right, programs that can't be sent.

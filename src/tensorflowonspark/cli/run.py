@@ -5,7 +5,8 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import fields
 from inspect import signature
 from pathlib import Path
@@ -16,7 +17,14 @@ from tensorflowonspark.cli.cluster_mode import check_cluster_mode, run_in_cluste
 from tensorflowonspark.cli.python_env import PythonEnvironment, add_environment_options, find_environment
 from tensorflowonspark.cli.settings import spark_settings, use_hadoop_settings
 from tensorflowonspark.cli.signals import Signalled, ended_by_signals, exit_code_of_signal
-from tensorflowonspark.cli.spark import add_spark_options, read_frame, start_session, stop_session, submit_arguments
+from tensorflowonspark.cli.spark import (
+    add_spark_options,
+    ineffective,
+    read_frame,
+    start_session,
+    stop_session,
+    submit_arguments,
+)
 from tensorflowonspark.config import ClusterSpec
 from tensorflowonspark.declarations import SECONDS, choices_of, keywords_of, kinds_of, summary_of, texts_of
 from tensorflowonspark.driver.dashboard.page import check_report_path
@@ -50,6 +58,8 @@ _OFTEN_LATE = ("--workers", "--master", "--dry-run", "--deploy-mode")  # options
 def _workers(text: str) -> int | tuple[int, int]:
     try:
         least, separator, most = text.partition(":")
+        if separator and not 1 <= int(least) <= int(most):
+            raise ValueError(text)
         return (int(least), int(most)) if separator else int(text)
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r}: expected a number, or the fewest and the most, as 2:8") from None
@@ -221,7 +231,27 @@ def _add_option(group: Any, name: str) -> None:
     default = option["default"]
     if isinstance(default, (str, float)) or type(default) is int:
         option["help"] += f" (default {default:g}s)" if SECONDS in kinds else f" (default {default})"
-    group.add_argument(option.pop("flag", f"--{name.replace('_', '-')}"), **option)
+    option.pop("flag", None)
+    group.add_argument(_flag(name), **option)
+
+
+def _flag(name: str) -> str:
+    """Return the option for a setting."""
+    flag: str = _OPTIONS.get(name, {}).get("flag", f"--{name.replace('_', '-')}")
+    return flag
+
+
+@contextmanager
+def _named_as_options() -> Iterator[None]:
+    """Raise errors about settings, in a block, with the options that have their values."""
+    try:
+        yield
+    except SpecError as error:
+        name, shown = error.setting or ("", "")
+        if name not in {**_SCRIPT, **_KEYWORDS}:
+            raise
+        given = f"{_flag(name)} {shown.removeprefix(f'{name}=')}"
+        raise SpecError(str(error).replace(shown, given, 1)) from error
 
 
 def _note_late_options(options: argparse.Namespace) -> None:
@@ -234,6 +264,14 @@ def _note_late_options(options: argparse.Namespace) -> None:
             print(text, file=sys.stderr)
 
 
+def _note_ineffective(options: argparse.Namespace, submit: list[str], nodes: ClusterSpec) -> None:
+    """Warn of options about executors that Spark ignores with its master, as their number is not that of workers."""
+    master = spark_settings(submit)["spark.master"]
+    if found := ineffective(options, master):
+        has = f"the cluster has {nodes} ({_flag('num_workers')} sets their number)"
+        print(f"{', '.join(found)}: no effect with the master {master}; {has}", file=sys.stderr)
+
+
 def _refuse_port_as_script(options: argparse.Namespace) -> None:
     """Raise `SpecError` if the script is the number of a port, which a space separates from ``--dashboard``."""
     port = options.script
@@ -244,7 +282,7 @@ def _refuse_port_as_script(options: argparse.Namespace) -> None:
 def _run(options: argparse.Namespace) -> int:
     _note_late_options(options)
     _refuse_port_as_script(options)
-    with ended_by_signals() as install:
+    with ended_by_signals() as install, _named_as_options():
         script = read_script(
             options.script,
             options.arguments,
@@ -256,6 +294,7 @@ def _run(options: argparse.Namespace) -> int:
         nodes = _check(options)
         name = options.script if options.module else Path(options.script).name
         submit = submit_arguments(options, name, len(nodes.roles))
+        _note_ineffective(options, submit, nodes)
         use_hadoop_settings(submit)
         if options.log_dir is not None and not options.dry_run:
             check_log_dir(options.log_dir)
@@ -296,7 +335,7 @@ def run_staged(spark: "SparkSession", script: Script, options: argparse.Namespac
         The command line of ``tfos run``.
     """
     try:
-        with ended_by_signals():
+        with ended_by_signals(), _named_as_options():
             _run_on(spark, script, options)
     except (Signalled, KeyboardInterrupt) as ended:
         return exit_code_of_signal(ended)
@@ -327,7 +366,9 @@ def _check(options: argparse.Namespace) -> ClusterSpec:
     how = FeedSettings(**_group(options, "data"))
     if options.data is None and how != FeedSettings():
         name = next(each.name for each in fields(how) if getattr(how, each.name) != each.default)
-        raise SpecError(f"--{name.replace('_', '-')} is about the rows of --data: name those too, or leave it out")
+        raise SpecError(f"{_flag(name)} is about the rows of --data: name those too, or leave it out")
+    if options.data is not None and len(config.spec.roles) != len(config.spec.fed):
+        raise SpecError(f"--data feeds every node, and not all are workers in {config.spec}: leave the others out")
     return config.spec
 
 

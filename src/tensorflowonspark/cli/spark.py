@@ -19,6 +19,7 @@ from tensorflowonspark.cli.settings import SHELL, given_in_environment, spark_se
 from tensorflowonspark.cli.signals import uninterrupted
 from tensorflowonspark.driver.preflight import check_environment
 from tensorflowonspark.driver.spark.jobs import first_cause
+from tensorflowonspark.driver.spark.resources import is_local
 from tensorflowonspark.errors import ClusterError, SpecError
 
 if TYPE_CHECKING:
@@ -48,6 +49,16 @@ _OPTIONS = {  # of spark-submit, that are passed on to it
     "--keytab": ("FILE", "the file of its key"),
     "--proxy-user": ("NAME", "the user in whose place the application runs"),
 }
+_RESOURCES = ("spark://", "yarn", "k8s://")
+# The masters to which spark-submit passes an option, where these are not all.
+_ONLY_FOR = {
+    "--num-executors": ("yarn", "k8s://"),
+    "--executor-cores": _RESOURCES,
+    "--executor-memory": _RESOURCES,
+    "--total-executor-cores": ("spark://",),
+    "--queue": ("yarn",),
+}
+_OF_EXECUTORS = ("spark.executor.instances", "spark.executor.cores", "spark.executor.memory", "spark.cores.max")
 _LOG_LEVEL = "spark.log.level"
 _QUIET = {"spark.ui.showConsoleProgress": "false", _LOG_LEVEL: "ERROR"}
 _MASTER = re.compile(r"local(\[.*\])?$|local-cluster\[|spark://|yarn$|k8s://")
@@ -75,6 +86,23 @@ def names_spark(options: argparse.Namespace) -> bool:
 def _given(options: argparse.Namespace) -> dict[str, str | None]:
     """Return the options of spark-submit on a command line."""
     return {option: getattr(options, option.lstrip("-").replace("-", "_")) for option in _OPTIONS}
+
+
+def ineffective(options: argparse.Namespace, master: str) -> list[str]:
+    """Return the options of a command line about executors that have no effect with a master, with their values.
+
+    Parameters
+    ----------
+    options : argparse.Namespace
+        The command line.
+    master : str
+        The master that Spark will have.
+    """
+    given = _given(options).items()
+    found = [f"{name} {value}" for name, value in given if value and not master.startswith(_ONLY_FOR.get(name, ""))]
+    if is_local(master):
+        found += [f"--conf {each}" for each in options.conf if each.partition("=")[0] in _OF_EXECUTORS]
+    return found
 
 
 def submit_arguments(options: argparse.Namespace, name: str, slots: int) -> list[str]:

@@ -44,7 +44,7 @@ def parse_level(level: int | str) -> int:
         return int(level)
     number = logging.getLevelName(level.upper())
     if not isinstance(number, int):
-        raise SpecError(f"log_level={level!r}: expected DEBUG, INFO, WARNING, ERROR, CRITICAL or a number")
+        raise SpecError.of("log_level", level, ": expected DEBUG, INFO, WARNING, ERROR, CRITICAL or a number")
     return number
 
 
@@ -63,7 +63,7 @@ def parse_show(show: str, spec: ClusterSpec) -> str | None:
     """
     names = [str(role) for role in spec.roles]
     if show not in ("all", "chief", "none", *names):
-        raise SpecError(f"show={show!r}: expected all, chief, none or one of {', '.join(names)}")
+        raise SpecError.of("show", show, f": expected all, chief, none or one of {', '.join(names)}")
     return {"all": None, "chief": str(spec.chief_role)}.get(show, show)
 
 

@@ -192,7 +192,7 @@ def check_log_dir(directory: str) -> str:
     """
     given = os.fspath(directory)
     if not given:
-        raise SpecError("log_dir='': expected a directory, or None")
+        raise SpecError.of("log_dir", given, ": expected a directory, or None")
     try:
         if is_remote_directory(given):
             url = _LAST_SLASHES.sub("", given)
@@ -204,5 +204,5 @@ def check_log_dir(directory: str) -> str:
         path.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=path).close()
     except Exception as error:  # of any file system's client
-        raise SpecError(f"log_dir={given!r} can't be written to ({error})") from error
+        raise SpecError.of("log_dir", given, f" can't be written to ({error})") from error
     return str(path)

@@ -81,7 +81,7 @@ def _range(workers: Any) -> tuple[int, int]:
     if not isinstance(workers, (tuple, list)):
         return workers, workers
     if len(workers) != 2 or not all(isinstance(each, int) for each in workers) or not 1 <= workers[0] <= workers[1]:  # noqa: PLR2004
-        raise SpecError(f"num_workers={workers!r}: expected a number, or the fewest and the most, as in (2, 8)")
+        raise SpecError.of("num_workers", workers, ": expected a number, or the fewest and the most, as in (2, 8)")
     return workers[0], workers[1]
 
 
@@ -143,11 +143,11 @@ def serialize_program(function: Program, args: Any) -> bytes:
     if isinstance(function, Script):
         function, args = run_script, function
     if not callable(function):
-        raise SpecError(f"function={function!r}: expected a function of (args, ctx), or the path of a script")
+        raise SpecError.of("function", function, ": expected a function of (args, ctx), or the path of a script")
     count = _count_parameters(function)
     if count < _PARAMETERS and args is not None:
-        raise SpecError(
-            f"args={args!r}: the function {_name(function)} does not take it: expected a function of (args, ctx)"
+        raise SpecError.of(
+            "args", args, f": the function {_name(function)} does not take it: expected a function of (args, ctx)"
         )
     data = io.BytesIO()
     try:

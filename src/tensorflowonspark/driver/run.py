@@ -97,7 +97,7 @@ def run(
     alone = isinstance(policy, RestartPolicy) and policy.scope == "node"
     fed_by_job = given is not None and (alone or given.needs_job or nodes.hold is False)
     if fed_by_job and nodes.hold:
-        raise SpecError("hold=True keeps the slots that a job which feeds these rows needs: leave it out")
+        raise SpecError.of("hold", True, " keeps the slots that a job which feeds these rows needs: leave it out")
     held = not fed_by_job if nodes.hold is None else nodes.hold
     settings["nodes"] = replace(nodes, hold=held)
     if is_remote(spark):

@@ -61,7 +61,7 @@ def read_script(
     given = _check_arguments(arguments)
     root = Path.cwd() if working_dir is None else Path(working_dir).resolve()
     if not root.is_dir():
-        raise SpecError(f"working_dir={str(working_dir)!r}: there is no such directory")
+        raise SpecError.of("working_dir", str(working_dir), ": there is no such directory")
     file = _module_file(str(path), root) if module else _existing_file(Path(path), "script")
     if file is not None:
         _check_source(file)

@@ -102,13 +102,13 @@ def check_report_path(path: str | os.PathLike[str], setting: str = "path") -> st
         If its file system is not available.
     """
     if not path or not isinstance(path, (str, os.PathLike)):
-        raise SpecError(f"{setting}={path!r}: expected a file or a URL, as in 'run.html'")
+        raise SpecError.of(setting, path, ": expected a file or a URL, as in 'run.html'")
     path = os.fspath(path)
     if "://" in path:
         use_session()
     system, target = file_system(path)
     if path.endswith("/") or system.isdir(target):
-        raise SpecError(f"{setting}={path!r} is a directory: name a file in it, as in {path.rstrip('/')}/run.html")
+        raise SpecError.of(setting, path, f" is a directory: name a file in it, as in {path.rstrip('/')}/run.html")
     return path
 
 

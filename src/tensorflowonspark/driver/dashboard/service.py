@@ -35,8 +35,10 @@ def require_packages(wanted: Dashboard) -> None:
     >>> require_packages(Dashboard(metrics_port=9090))
     """
     if wanted.metrics_port is not None and find_spec("prometheus_client") is None:
-        raise SpecError(
-            f"metrics_port={wanted.metrics_port} needs the package prometheus-client where the driver runs: {_INSTALL}"
+        raise SpecError.of(
+            "metrics_port",
+            wanted.metrics_port,
+            f" needs the package prometheus-client where the driver runs: {_INSTALL}",
         )
 
 

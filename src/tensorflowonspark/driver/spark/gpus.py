@@ -1,5 +1,6 @@
 """GPUs for a cluster's tasks alone: a resource profile of Spark, beside the application's default one."""
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tensorflowonspark.driver.spark.jobs import first_cause
@@ -36,10 +37,10 @@ def gpu_profile(context: "SparkContext", gpus: int) -> "ResourceProfile":
     from pyspark.resource import ExecutorResourceRequests, ResourceProfile, ResourceProfileBuilder
 
     master, conf = str(context.master), context.getConf()
-    asked = f"gpus_per_node={gpus}"
+    asked = partial(SpecError.of, "gpus_per_node", gpus)
     if is_local(master):
-        raise SpecError(
-            f"{asked}: on {master} Spark assigns no GPUs to tasks; leave it out (nodes use the free GPUs of this "
+        raise asked(
+            f": on {master} Spark assigns no GPUs to tasks; leave it out (nodes use the free GPUs of this "
             "machine), or use a master with executors: local-cluster[...], spark://, yarn or k8s://"
         )
     amount = int(conf.get(f"{_GPU}.amount") or 0)
@@ -51,14 +52,14 @@ def gpu_profile(context: "SparkContext", gpus: int) -> "ResourceProfile":
             required["vendor"] = vendor
         unset = [f"{_GPU}.{name}" for name, value in required.items() if not value]
         if unset:
-            raise SpecError(f"{asked}: Spark needs {' and '.join(unset)} to start executors with GPUs on {master}")
+            raise asked(f": Spark needs {' and '.join(unset)} to start executors with GPUs on {master}")
         builder = builder.require(ExecutorResourceRequests().resource("gpu", max(amount, gpus), script, vendor))
     elif amount < gpus:
         has = f"{amount} GPUs" if amount != 1 else "1 GPU"
-        raise SpecError(
-            f"{asked}: each executor of this application has {has}; set {_GPU}.amount={gpus} or more and "
+        raise asked(
+            f": each executor of this application has {has}; set {_GPU}.amount={gpus} or more and "
             f"{_GPU}.discoveryScript when the application starts (standalone workers need spark.worker.resource.gpu.*, "
-            f"Kubernetes {_GPU}.vendor), or leave gpus_per_node out"
+            f"Kubernetes {_GPU}.vendor), or leave it out"
         )
     profile = builder.build
     with explained(GPUS):
@@ -69,10 +70,10 @@ def gpu_profile(context: "SparkContext", gpus: int) -> "ResourceProfile":
     try:
         manager.addResourceProfile(profile._java_resource_profile)
     except Exception as error:
-        raise SpecError(
-            f"{asked}: Spark {context.version} on {master} does not allow GPUs for some tasks only "
+        raise asked(
+            f": Spark {context.version} on {master} does not allow GPUs for some tasks only "
             f"({first_cause(error)}): use Spark 3.5.1 or later, or set spark.task.resource.gpu.amount={gpus} for all "
-            "tasks and leave gpus_per_node out"
+            "tasks and leave it out"
         ) from error
     return profile
 
@@ -88,9 +89,11 @@ def gpu_profile_of_connect(spark: "SparkSession", gpus: int) -> "ResourceProfile
     from pyspark.resource import ResourceProfileBuilder
 
     if int(str(spark.version).partition(".")[0]) < 4:  # noqa: PLR2004 - a version
-        raise SpecError(
-            f"gpus_per_node={gpus}: over Spark Connect it needs Spark 4.0 or later, and this is {spark.version}: leave "
-            "it out, and set spark.task.resource.gpu.amount for all tasks of the application"
+        raise SpecError.of(
+            "gpus_per_node",
+            gpus,
+            f": over Spark Connect it needs Spark 4.0 or later, and this is {spark.version}: leave it "
+            "out, and set spark.task.resource.gpu.amount for all tasks of the application",
         )
     cpus = int(spark.conf.get("spark.task.cpus", "1") or 1)
     return ResourceProfileBuilder().require(_task_requests(cpus, gpus)).build
