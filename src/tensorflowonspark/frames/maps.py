@@ -12,6 +12,7 @@ from tensorflowonspark.frames.functions import read
 from tensorflowonspark.frames.plain import Form
 from tensorflowonspark.ml.distribution import loaded
 from tensorflowonspark.ml.predict import PredictPlan, features_of, this_partition, with_results
+from tensorflowonspark.ml.worker_errors import short_errors
 from tensorflowonspark.renamed import takes_old_keywords
 
 if TYPE_CHECKING:
@@ -148,6 +149,7 @@ def _beside(plan: PredictPlan, frame: "DataFrame") -> "DataFrame":
     return with_results(plan, frame)
 
 
+@short_errors
 def _only_results(plan: PredictPlan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Yield the results of each block (runs in Spark's Python workers)."""
     schema, function, row = plan.schema, loaded(plan.model), 0

@@ -14,6 +14,7 @@ from tensorflowonspark.frames.functions import read
 from tensorflowonspark.frames.plain import Form
 from tensorflowonspark.ml.distribution import loaded
 from tensorflowonspark.ml.predict import PredictPlan, features_of, this_partition
+from tensorflowonspark.ml.worker_errors import short_errors
 from tensorflowonspark.renamed import takes_old_keywords
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 _MAX_PARTIAL_RESULTS = 256  # of a partition, before they are reduced to one
 
 
+@short_errors
 def reduce_partition(plan: PredictPlan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Yield one row for a partition, unless it is empty."""
     held: list[Mapping[str, Any]] = []
@@ -37,6 +39,7 @@ def reduce_partition(plan: PredictPlan, batches: Iterator[pa.RecordBatch]) -> It
         yield _as_row(_again(plan, held), plan.schema)
 
 
+@short_errors
 def reduce_group(plan: PredictPlan, keys: pa.Schema, key: tuple[Any, ...], table: pa.Table) -> pa.Table:
     """Return one row for a group: its key, followed by the results."""
     values = [each.as_py() if isinstance(each, pa.Scalar) else each for each in key]

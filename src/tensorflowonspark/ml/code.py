@@ -7,9 +7,7 @@ object beside the name. A process that can import the module uses its own; any o
 import functools
 import importlib.metadata
 import logging
-import os
 import pickle
-import re
 import sys
 import threading
 from collections.abc import Mapping, Sequence
@@ -22,10 +20,9 @@ from typing import TYPE_CHECKING, Any
 import cloudpickle
 
 from tensorflowonspark.errors import SpecError
-from tensorflowonspark.storage.hadoop import active_session
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    pass
 
 _log = logging.getLogger(__name__)
 
@@ -239,78 +236,3 @@ def _register(saving: Any, objects: Mapping[str, Any]) -> None:
 def qualified_name(value: Any) -> str:
     """Return the full name of a class or a function."""
     return f"{value.__module__}.{getattr(value, '__qualname__', type(value).__name__)}"
-
-
-# ---- code in files
-
-
-_SETTING, _VARIABLE = "spark.tensorflowonspark.loadCode", "TFOS_LOAD_CODE"
-_SQL_TASK = "spark.sql.execution.id"  # a local property of each task that SQL has started
-
-
-def check_code(path: str, names: Sequence[str], spark: "SparkSession | None" = None) -> bool:
-    """Refuse code in a file if this process may load none; return whether it may load none.
-
-    Parameters
-    ----------
-    path : str
-        The user's path of the file.
-    names : sequence of str
-        The code in it.
-    spark : SparkSession, optional
-        The session whose setting counts; by default that of the task in which this runs, else the active one.
-
-    Raises
-    ------
-    SpecError
-        With the names, and the setting.
-    """
-    variable = os.environ.get(_VARIABLE, "")
-    setting = _setting(spark)
-    if setting is None:  # of a task that does not receive it
-        refusal = "" if variable.lower() == "true" else f"{_VARIABLE}={variable or '(not set)'}"
-        where = (
-            " in a task that Spark's SQL has not started (rdd.map, foreachPartition), which does not receive "
-            f"{_SETTING},"
-        )
-    else:
-        given = {_SETTING: setting, _VARIABLE: variable}
-        refusal = next((f"{name}={value}" for name, value in given.items() if (value or "true").lower() != "true"), "")
-        where = ""
-    if names and refusal:
-        raise SpecError(
-            f"{path} holds code ({', '.join(names)}), and{where} {refusal} forbids to load any: set it to true if you "
-            "trust everyone who can write there"
-        )
-    if names:
-        _log.info("%s holds code, which runs when it is used: %s", path, ", ".join(names))
-    return bool(refusal)
-
-
-def _setting(spark: "SparkSession | None") -> str | None:
-    """Return the setting, empty if it is not set; None if this process can't know it."""
-    from pyspark import TaskContext
-
-    task = TaskContext.get()
-    if task is None:
-        session = spark or active_session()
-        return str(session.conf.get(_SETTING, "true")) if session else ""
-    # Spark's SQL sends the settings of its session that are set to its tasks; no other task has any.
-    value = task.getLocalProperty(_SETTING)
-    return value or (None if task.getLocalProperty(_SQL_TASK) is None else "")
-
-
-def check_keras(version: str) -> None:
-    """Refuse a version of Keras in which files are known to run code in spite of ``safe_mode``.
-
-    Raises
-    ------
-    SpecError
-        With the versions to install.
-    """
-    numbers = tuple(map(int, re.findall(r"\d+", version)[:3]))
-    if not ((3, 12, 4) <= numbers < (3, 13) or numbers >= (3, 15, 1)):  # docs/security.md
-        raise SpecError(
-            f"Keras {version} has known faults by which a .keras file runs code or reads others, and code is refused "
-            'here: install "keras>=3.15.1", or for Python 3.10 "keras>=3.12.4,<3.13"'
-        )

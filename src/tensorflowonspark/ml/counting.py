@@ -19,6 +19,7 @@ from tensorflowonspark.keras.hooks import replacing
 from tensorflowonspark.keras.preprocessing import Moments, lookup_of
 from tensorflowonspark.ml.distribution import prepare_tensorflow
 from tensorflowonspark.ml.predict import TakenColumns, features_of, this_partition
+from tensorflowonspark.ml.worker_errors import short_errors
 
 _MAX_TOKENS = 1 << 20  # in a task's memory; Spark adds up the counts that it yields
 _STANDARDIZE = (None, "lower", "strip_punctuation", "lower_and_strip_punctuation")
@@ -51,6 +52,7 @@ def _numbers(name: str, values: Any) -> npt.NDArray[Any]:
     return np.asarray(values)
 
 
+@short_errors
 def find_moments(
     taken: TakenColumns, axis: tuple[int, ...], batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
@@ -66,6 +68,7 @@ def find_moments(
         yield pa.RecordBatch.from_pydict({"moments": pa.array([pickle.dumps(moments)], pa.binary())})
 
 
+@short_errors
 def all_numbers(taken: TakenColumns, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Yield all numbers of a task's rows, rounded to float32, one in each row."""
     for values in _values(taken, batches):
@@ -144,6 +147,7 @@ class CountTokens:
     documents: bool
     splitter: Splitter | None = None
 
+    @short_errors
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the results for a task's rows."""
         counts: dict[Any, tuple[int, int]] = {}

@@ -11,6 +11,7 @@ from tensorflowonspark.columns import map_in_arrow, select
 from tensorflowonspark.driver.spark.naming import described
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.ml.predict import TakenColumns, this_partition, valid_rows
+from tensorflowonspark.ml.worker_errors import short_errors
 from tensorflowonspark.terminal import CONSOLE
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ def without_invalid(frame: "DataFrame", taken: TakenColumns, what: str = "rows")
     return map_in_arrow(frame, partial(keep_valid, taken), frame.schema)
 
 
+@short_errors
 def count_invalid(taken: TakenColumns, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Yield the numbers of all rows and of the invalid ones in a partition, and why the first one is invalid."""
     partition, total, invalid, first = this_partition(), 0, 0, ""
@@ -65,6 +67,7 @@ def count_invalid(taken: TakenColumns, batches: Iterator[pa.RecordBatch]) -> Ite
     yield pa.RecordBatch.from_pydict({"total": [total], "invalid": [invalid], "reason": [first]})
 
 
+@short_errors
 def keep_valid(taken: TakenColumns, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Yield the valid rows of batches."""
     for batch in batches:

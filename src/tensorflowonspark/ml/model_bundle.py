@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tensorflowonspark.errors import SpecError
-from tensorflowonspark.ml.code import LIBRARIES, Code, check_code
+from tensorflowonspark.ml.code import LIBRARIES, Code
 from tensorflowonspark.ml.inputs import TensorInfo
 from tensorflowonspark.ml.outputs import Meaning, OutputInfo, meaning_of
+from tensorflowonspark.ml.refusal import check_code
 from tensorflowonspark.ml.structure import Path as TensorPath
 from tensorflowonspark.ml.structure import at, input_paths, input_structure, output_paths, output_structure
 

@@ -18,9 +18,9 @@ from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter, MLReader, 
 
 from tensorflowonspark import __version__, storage
 from tensorflowonspark.errors import SpecError
-from tensorflowonspark.ml.code import check_code
 from tensorflowonspark.ml.model_bundle import ModelBundle, read_saved, write_saved
 from tensorflowonspark.ml.params import ModelParams, is_plain
+from tensorflowonspark.ml.refusal import check_code, check_reach
 from tensorflowonspark.ml.serialization import deserialize, serialize
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 _OBJECTS = "objects.pkl"
 _METADATA = "metadata"
+_REACH = ("cacheDir", "checkpointDir", "clusterOptions")  # where an estimator connects, and what it removes
 _VERSION = "tensorflowonspark"  # of this package, by which a stage was saved
 _JSON: dict[type, str] = {str: "string", dict: "object", list: "array"}
 _FORM: dict[str, type] = {"class": str, "uid": str, "sparkVersion": str, "paramMap": dict, "defaultParamMap": dict}
@@ -123,9 +124,12 @@ class StageReader(MLReader[Stage]):
         ------
         SpecError
             If there is none or that of another class, it is damaged, it has a param that this version has not, or it
-            contains code, which Spark's settings forbid to load.
+            contains code, which Spark's settings forbid to load, or a param by which `fit` connects or removes files.
         """
         path = _hadoop_path(path, self)
+        files, within = storage.file_system(path)
+        if not files.exists(within):
+            raise SpecError(f"{path}: there is nothing there")
         with tempfile.TemporaryDirectory(prefix="tfos-") as scratch:
             for part in (_METADATA, "model", "objects"):  # what else lies there may be large, and is no stage's
                 storage.fetch(f"{path}/{part}", f"{scratch}/{part}")
@@ -165,6 +169,7 @@ class StageReader(MLReader[Stage]):
         # The environment of nodes names what Python imports and the linker loads.
         code = {f"objects/{_OBJECTS}": objects.exists(), "env": stage.hasParam("env") and bool(stage._optional("env"))}
         check_code(path, [name for name, held in code.items() if held], spark)
+        check_reach(path, [name for name in _REACH if stage.hasParam(name) and stage._optional(name)], spark)
         if objects.exists():
             self._set_objects(stage, objects, metadata, path)
         return stage

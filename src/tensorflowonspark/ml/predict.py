@@ -30,6 +30,7 @@ from tensorflowonspark.errors import FeedError, SpecError
 from tensorflowonspark.feed_messages import SplitManifest
 from tensorflowonspark.ml.distribution import DistributedModel, loaded
 from tensorflowonspark.ml.outputs import OutputGroups, result_values
+from tensorflowonspark.ml.worker_errors import short_errors
 from tensorflowonspark.node.feed.selection import FeatureOptions, Selection
 
 if TYPE_CHECKING:
@@ -98,6 +99,7 @@ class PredictPlan:
         return pa.schema([(each.name, arrow_type(each.dataType)) for each in self.types])
 
 
+@short_errors
 def predict(plan: PredictPlan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.StructArray]:
     """Yield the results of each batch: a struct of the result columns for each row, null for an invalid row."""
     partition = this_partition()
@@ -322,6 +324,7 @@ def _function(plan: PredictPlan) -> Any:
     return arrow_udf(of_several, plan.types)
 
 
+@short_errors
 def _add_results(plan: PredictPlan, places: list[int], batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Yield rows with their results, in Spark's Python workers."""
     pending: list[pa.RecordBatch] = []

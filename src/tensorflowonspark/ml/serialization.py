@@ -30,12 +30,12 @@ from tensorflowonspark.ml.code import (
     LIBRARIES,
     Code,
     WithCode,
-    check_keras,
     is_own,
     pickled,
     qualified_name,
 )
 from tensorflowonspark.ml.model_bundle import MODEL_FILE, ModelBundle
+from tensorflowonspark.ml.refusal import check_keras
 
 _PLAIN = (str, bytes, numbers.Number, np.generic, np.ndarray, type(None))
 

@@ -7,6 +7,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
 from typing import TypeVar
 
 import tensorflowonspark
@@ -85,7 +86,7 @@ def program_traceback(error: BaseException) -> ProgramTraceback:
         whole = "".join(found.format())
         if not _filters():
             return ProgramTraceback(_bounded(whole))
-        roots = [each for each in (_OWN, *map(_root, _LIBRARIES)) if each]
+        roots = _roots()
         hidden = sum([_leave_out(each, roots) for each in _chain(found)])
         text = "".join(found.format())
         full = error_text(error, sys.maxsize)
@@ -132,6 +133,35 @@ def _filters() -> bool:
     keras = sys.modules.get("keras")
     config = getattr(keras, "config", None)
     return bool(getattr(config, "is_traceback_filtering_enabled", lambda: True)())
+
+
+def without_hidden_frames(error: BaseException) -> TracebackType | None:
+    """Return the frames of an error that the traceback of a program shows.
+
+    These are all if Keras shows its own, or if there are no others and the error's text is not one of this package.
+
+    Parameters
+    ----------
+    error : BaseException
+        The error.
+    """
+    found, roots = error.__traceback__, _roots()
+    frames = []
+    while found is not None:
+        if not _is_below(found.tb_frame.f_code.co_filename, roots):
+            frames.append(found)
+        found = found.tb_next
+    if not _filters() or not (frames or isinstance(error, ClusterError)):
+        return error.__traceback__
+    kept = None
+    for each in reversed(frames):
+        kept = TracebackType(kept, each.tb_frame, each.tb_lasti, each.tb_lineno)
+    return kept
+
+
+def _roots() -> list[str]:
+    """Return the directories whose frames are hidden."""
+    return [each for each in (_OWN, *map(_root, _LIBRARIES)) if each]
 
 
 def _root(name: str) -> str:

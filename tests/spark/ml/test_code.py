@@ -10,8 +10,8 @@ from pyspark.ml import PipelineModel
 
 import tensorflowonspark as tfos
 from tensorflowonspark.ml import KerasEstimator, KerasModel
-from tensorflowonspark.ml.code import check_code
 from tensorflowonspark.ml.mlflow import _load_pyfunc
+from tensorflowonspark.ml.refusal import check_code
 from tests.support.custom_layers import layer, model_of
 
 pytestmark = [pytest.mark.masters("local"), pytest.mark.timeout(300)]

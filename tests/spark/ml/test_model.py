@@ -11,7 +11,7 @@ from pyspark.sql import functions as f
 
 import tensorflowonspark as tfos
 from tensorflowonspark import storage
-from tensorflowonspark.ml import KerasModel
+from tensorflowonspark.ml import KerasEstimator, KerasModel
 from tensorflowonspark.ml.sent_models import SENT
 
 pytestmark = [pytest.mark.masters("local"), pytest.mark.timeout(180)]
@@ -53,6 +53,12 @@ def test_from_memory_from_a_file_and_from_a_saved_model(spark, tmp_path):
         stage.save(str(tmp_path / "stage-0"))
     stage.write().overwrite().save(str(tmp_path / "stage-0"))
     assert KerasModel.load(str(tmp_path / "stage-0")).custom_code == ["function.pkl"]
+
+
+@pytest.mark.parametrize("stage", [KerasModel, KerasEstimator])
+def test_of_a_path_where_nothing_is_that_is_the_error(spark, tmp_path, stage):
+    with pytest.raises(tfos.SpecError, match=r"/no-stage: there is nothing there$"):
+        stage.load(str(tmp_path / "no-stage"))
 
 
 def test_of_a_directory_without_a_stage_nothing_is_copied(spark, tmp_path, monkeypatch):
@@ -117,8 +123,9 @@ def test_rows_that_dont_fit_are_named_left_out_or_null(spark):
     stage = KerasModel.from_keras(doubling())
     with pytest.raises(
         Exception, match=r"column 'features' holds 2 nulls, the first in row 2 of partition 0.*handleInvalid"
-    ):
+    ) as caught:
         stage.transform(data).collect()
+    assert str(caught.value).count('  File "') == 1
     with pytest.raises(Exception, match=r"column 'features'.*row 1 of partition 0"):
         stage.transform(data.where("id in (1, 5)")).collect()
     kept = predictions(stage.setHandleInvalid("keep").transform(data))

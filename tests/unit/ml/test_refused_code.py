@@ -18,9 +18,9 @@ from pyspark.sql.types import StructField, StructType
 import tensorflowonspark as tfos
 import tensorflowonspark.ml.mlflow as flavor
 from tensorflowonspark.ml import KerasEstimator, KerasModel
-from tensorflowonspark.ml.code import check_code
 from tensorflowonspark.ml.distribution import load_call
 from tensorflowonspark.ml.fetching import fetch_keras_model, fetch_saved_model
+from tensorflowonspark.ml.refusal import check_code
 from tensorflowonspark.ml.serialization import load_model
 from tensorflowonspark.ml.taken_types import TakenTypes
 from tests.support.custom_layers import model_of
@@ -203,6 +203,19 @@ def test_params_and_an_environment_for_nodes_are_code(tmp_path, refused):
     (place / "objects/objects.pkl").write_bytes(b"is not read")
     with pytest.raises(tfos.SpecError, match=r"holds code \(objects/objects.pkl, env\)"):
         KerasEstimator.read().load_locally(str(place))
+
+
+def test_params_that_connect_or_remove_files_are_refused_as_code_is(tmp_path, monkeypatch):
+    params = {"checkpointDir": "/mine", "clusterOptions": {"tls": True}, "cacheDir": "", "epochs": 2}
+    place = str(stage_at(tmp_path / "stage", "keras", stage=KerasEstimator, **params))
+    assert KerasEstimator.read().load_locally(place).getCheckpointDir() == "/mine"
+    monkeypatch.setenv("TFOS_LOAD_CODE", "false")
+    with pytest.raises(
+        tfos.SpecError, match="stage sets checkpointDir, clusterOptions, by.*TFOS_LOAD_CODE=false.*set "
+    ):
+        KerasEstimator.read().load_locally(place)
+    plain = str(stage_at(tmp_path / "plain", "keras", stage=KerasEstimator, epochs=2))
+    assert KerasEstimator.read().load_locally(plain).getEpochs() == 2
 
 
 @pytest.fixture(scope="module")
