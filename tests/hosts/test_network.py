@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from tensorflowonspark.transport import ONLY_SMALL
 from tests.support.hosts import Network, own_folders
 
 _SERVE = """
@@ -39,8 +40,8 @@ def reached(one, two, size=1):
     return float(shown) if shown else None
 
 
-def serve(host):
-    host.popen([sys.executable, "-c", _SERVE])
+def serve(host, program=_SERVE):
+    host.popen([sys.executable, "-c", program])
     end = time.monotonic() + 10
     while True:
         try:
@@ -48,6 +49,27 @@ def serve(host):
         except ConnectionRefusedError:
             assert time.monotonic() < end
             time.sleep(0.05)
+
+
+_REACH = """
+import sys
+from tensorflowonspark.transport.reach import is_listening, why_unreached
+print(is_listening(sys.argv[1]), why_unreached(sys.argv[1]), sep="|")
+"""
+
+
+@pytest.mark.timeout(60)
+def test_of_an_mtu_black_hole_large_packets_alone_are_unanswered(pair):
+    network, one, two = pair
+    serve(two, "import socket, time; server = socket.create_server(('', 5000)); time.sleep(60)")
+    answers = []
+    for largest in (None, 1200, None):
+        network.drop_large(one, two, largest)
+        answers.append(one.run(sys.executable, "-c", _REACH, f"{two.address}:5000").strip())
+    assert answers == ["True|", f"True|{ONLY_SMALL}", "True|"]
+    network.cut(two)
+    silent = one.run(sys.executable, "-c", _REACH, f"{two.address}:5000").strip()
+    assert silent == "False|no answer within 2 s"
 
 
 @pytest.mark.timeout(60)

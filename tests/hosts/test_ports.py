@@ -55,6 +55,58 @@ def test_a_closed_port_of_tensorflow_is_named(cluster, firewalls):
     assert "tfos check --master" in caught.value.advice
 
 
+def wide(args, ctx):
+    """Train with gradients that no small packet holds."""
+    import tensorflow as tf
+
+    with tf.distribute.MultiWorkerMirroredStrategy().scope():
+        model = tf.keras.Sequential([tf.keras.Input((1,)), tf.keras.layers.Dense(4096), tf.keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+    model.fit(ctx.dataset(batch_size=10, features="x", label="x"), epochs=2, verbose=0)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_workers_between_which_large_packets_are_lost_are_named(cluster):
+    """Any two: where the driver's host is one of them, its messages to the node are lost, too."""
+    one, two = cluster.hosts[1:3]
+
+    def drive(spark):
+        rows = spark.range(200).selectExpr("cast(id as float) x").repartition(4)
+        with tfos.Cluster(spark, wide, num_workers=3, heartbeat_timeout=8.0) as nodes:
+            nodes.train(rows, feed_timeout=120)
+            return nodes.join()
+
+    cluster.network.drop_large(one, two, 1200)
+    try:
+        with pytest.raises(tfos.NodeError) as caught:
+            cluster.run(drive, settings={"spark.cores.max": "3"})
+    finally:
+        cluster.network.drop_large(one, two)
+    assert "small packets arrive, and large ones do not: an MTU black hole" in caught.value.reason
+    assert "MTU" in caught.value.advice
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_a_check_of_the_cluster_names_hosts_between_which_large_packets_are_lost(cluster):
+    """These have no driver: Spark's own messages to an executor are large, and would be lost before."""
+    one, two = cluster.hosts[1:3]
+
+    def check(spark):
+        find_slots(spark.sparkContext, 3, 3, 60.0, had=3)
+        return closed_between(spark)
+
+    cluster.network.drop_large(one, two, 1200)
+    try:
+        lines = cluster.run(check, settings={"spark.cores.max": "3"})
+    finally:
+        cluster.network.drop_large(one, two)
+    assert len(lines) == 4
+    assert all("large ones do not: an MTU black hole; give the interfaces" in line for line in lines)
+    assert {line.partition(":")[0] for line in lines} == {one.address, two.address}
+
+
 @pytest.mark.timeout(240)
 def test_a_check_of_the_cluster_names_ports_that_are_closed(cluster, firewalls):
     firewalls("7000-7010")

@@ -220,6 +220,12 @@ class Network:
         rules = [] if ports is None else [f"{new} tcp dport != {{ {ports} }}" if ports else new]
         self._drop(("filter", host.address), rules)
 
+    def drop_large(self, host, other, bytes_=None):
+        """Drop packets between two hosts that are larger than so many bytes, without an error; none at all, if None."""
+        pairs = [(host.address, other.address), (other.address, host.address)]
+        rules = [f"{self._ip} saddr {one} {self._ip} daddr {two} meta length > {bytes_}" for one, two in pairs]
+        self._drop(("large", host.address, other.address), [] if bytes_ is None else rules)
+
     def shape(self, host, delay=0.0, loss=0.0, megabits=None):
         """Slow down a host's link in both directions.
 

@@ -22,7 +22,7 @@ from tensorflowonspark.errors import RequirementError, SlotsError
 from tensorflowonspark.settings import port_range
 from tensorflowonspark.task.environment import PACKAGES, ExecutorEnvironment, report_environment, report_unreached
 from tensorflowonspark.task.fabric import Fabric
-from tensorflowonspark.transport import new_credentials
+from tensorflowonspark.transport import MTU_ADVICE, ONLY_SMALL, new_credentials
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -76,7 +76,7 @@ def examine_executors(spark: "SparkSession", *, fabric: bool = False) -> list[Ex
 
 
 def closed_between(spark: "SparkSession", ports: str | None = None) -> list[str]:
-    """Return a line for each port of an executor to which another one can't connect.
+    """Return a line for each port of an executor to which another one can't connect, or send large packets.
 
     Parameters
     ----------
@@ -102,12 +102,17 @@ def closed_between(spark: "SparkSession", ports: str | None = None) -> list[str]
             rows = tasks.mapPartitions(partial(report_unreached, ports or "")).collect()
     except Exception as error:
         raise RequirementError(_job_problem(error)) from error
-    return [
-        f"{own}: it can't connect to {address}, where another executor listens ({why}): nodes connect to each other; "
-        "open the ports between the hosts in firewalls, those of ports=... or all; where hosts have several networks, "
-        "name the one that all reach: SPARK_LOCAL_IP on that host, or network_interface"
-        for own, address, why in rows
-    ]
+    return [f"{own}: {_unreached(address, why)}" for own, address, why in rows]
+
+
+def _unreached(address: str, why: str) -> str:
+    if why == ONLY_SMALL:
+        return f"of what it sends to {address}, where another executor listens, {why}; {MTU_ADVICE}"
+    return (
+        f"it can't connect to {address}, where another executor listens ({why}): nodes connect to each other; open the "
+        "ports between the hosts in firewalls, those of ports=... or all; where hosts have several networks, name the "
+        "one that all reach: SPARK_LOCAL_IP on that host, or network_interface"
+    )
 
 
 def _slots(spark: "SparkSession") -> int:
@@ -187,7 +192,9 @@ def _problems(own: ExecutorEnvironment, executor: ExecutorEnvironment) -> "Itera
         yield f"{package} can't be imported ({error}): {_INSTALL}"
     yield from executor.problems
     yield from _different(own.versions, executor.versions)
-    if executor.unreachable:
+    if executor.unreachable == ONLY_SMALL:
+        yield f"of what it sends to the driver, {executor.unreachable}; {MTU_ADVICE}"
+    elif executor.unreachable:
         yield (
             f"it can't connect to the driver ({executor.unreachable}): open the driver's ports in firewalls, and set "
             "spark.driver.host or TFOS_SERVER_HOST to an address that executors reach (TFOS_SERVER_PORT: the port)"

@@ -10,6 +10,7 @@ from tensorflowonspark.driver.nodes import Node, Roster
 from tensorflowonspark.errors import FailureKind, NodeError
 from tensorflowonspark.messages import Failed, Probe
 from tensorflowonspark.terminal import CONSOLE, printable
+from tensorflowonspark.transport import MTU_ADVICE, ONLY_SMALL
 
 _log = logging.getLogger(__name__)
 _CAUSE_SECONDS = 1.0  # that a failure which looks like a consequence of another one waits for its cause
@@ -134,15 +135,16 @@ _LOST_ADVICE = (
 )
 _SILENT_ADVICE = (
     "see whether the host runs, and whether the driver's host reaches it; if it is only slow, swaps, or its network "
-    "breaks for longer than that, raise heartbeat_timeout; with restarts=... the training goes on elsewhere"
+    "breaks for longer than that, raise heartbeat_timeout; with restarts=... the training goes on elsewhere; "
+    "`tfos check --master ...` shows whether the network between hosts loses large packets alone"
 )
 _CLOSED_ADVICE = (
     "a firewall is closed there, or the network between these hosts is broken: nodes connect to each other and to the "
     "driver; `tfos check --master ...` tries it, and network=Network(ports='7000-7100') takes the ports that are open"
 )
 _BROKEN_ADVICE = (
-    "TensorFlow outlives a break of some ten seconds: look for dropped packets between these hosts; with restarts=... "
-    "the training goes on from its newest checkpoint"
+    "TensorFlow outlives a break of some ten seconds: look for dropped packets between these hosts (`tfos check "
+    "--master ...` tries large ones too); with restarts=... the training goes on from its newest checkpoint"
 )
 _MOST_NAMED = 4  # pairs of nodes
 BROKEN = Failed(
@@ -174,7 +176,9 @@ def explain_network(node: Node, failed: Failed, nodes: Sequence[Node]) -> Failed
         if to.member and to.member.address in each.unreached.keys() - to.unreached.keys()
     ]
     if closed:
-        return replace(failed, reason="; ".join(closed[:_MOST_NAMED]), advice=_CLOSED_ADVICE)
+        only_large = all(why == ONLY_SMALL for each in nodes for why in each.unreached.values())
+        advice = MTU_ADVICE if only_large else _CLOSED_ADVICE
+        return replace(failed, reason="; ".join(closed[:_MOST_NAMED]), advice=advice)
     named = {f"{job}:{task}" for job, task in _TASK.findall(f"{failed.reason}\n{failed.traceback}")}
     lost = [f"{each.role} on {each.host}" for each in nodes if each is not node and str(each.role) in named]
     if lost and "UnavailableError" in failed.reason:

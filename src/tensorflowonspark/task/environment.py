@@ -238,6 +238,12 @@ def _listen(ports: str, ipv6: bool) -> list[socket.socket]:
 
 def _why_unreached(address: tuple[str, int]) -> str:
     try:
+        from tensorflowonspark.transport.reach import why_unreached
+
+        return why_unreached(f"{address[0]}:{address[1]}", _ANSWER_SECONDS)
+    except ImportError:  # this package is missing here, which is reported too
+        pass
+    try:
         socket.create_connection(address, timeout=_ANSWER_SECONDS).close()
     except OSError as error:
         return error.strerror or f"no answer within {_ANSWER_SECONDS:g} s"
@@ -280,10 +286,10 @@ def _imported() -> dict[str, Any]:
 
 
 def _connect(driver: tuple[str, int]) -> tuple[str, str]:
-    """Return this host's address in a connection to the driver, and why there is none."""
+    """Return this host's address in a connection to the driver, and why there is none or it does not do."""
     try:
         with socket.create_connection(driver, timeout=_CONNECT_SECONDS) as connection:
-            return str(connection.getsockname()[0]), ""
+            return str(connection.getsockname()[0]), _why_unreached(driver)
     except OSError as error:
         return "", str(error)
 

@@ -19,17 +19,18 @@ from tensorflowonspark.transport.connection import (
     PutStream,
     connect,
     connect_local,
-    is_listening,
     near_socket,
-    unreached,
 )
 from tensorflowonspark.transport.credentials import Credentials, new_credentials, spark_wants_tls
+from tensorflowonspark.transport.reach import MTU_ADVICE, ONLY_SMALL, is_listening, unreached
 from tensorflowonspark.transport.receiver import Listener
 from tensorflowonspark.transport.server import ChannelHandler, Mapped, Server, short_path
 from tensorflowonspark.transport.wire import MESSAGE_BYTES, ConnectionLost, NoConnection
 
 __all__ = [
     "MESSAGE_BYTES",
+    "MTU_ADVICE",
+    "ONLY_SMALL",
     "Channel",
     "ChannelHandler",
     "Connection",

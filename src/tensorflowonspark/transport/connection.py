@@ -7,8 +7,7 @@ import socket
 import stat
 import time
 import weakref
-from collections.abc import Callable, Collection, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
 
 _ATTEMPT_SECONDS, _AGAIN_SECONDS = 5.0, 0.5  # of an attempt to reach a host, and until the next one
 _REFUSED = (ConnectionRefusedError, PermissionError, socket.gaierror)  # waiting does not help
-_LISTENING_SECONDS, _MOST_AT_ONCE = 2.0, 64  # for an answer, where it is only asked whether there is one
 _BATCH_BYTES = 64 << 20  # in one message: the receiver holds one at a time
 
 
@@ -279,26 +277,3 @@ def _split(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     rows = max(1, batch.num_rows * _BATCH_BYTES // max(1, batch.nbytes))
     for start in range(0, batch.num_rows, rows):
         yield batch.slice(start, rows)
-
-
-def is_listening(address: str) -> bool:
-    """Return whether a process listens at an address, as in ``"host:port"``."""
-    return not _why_unreached(address)
-
-
-def unreached(addresses: Collection[str]) -> dict[str, str]:
-    """Return the addresses, as in ``"host:port"``, to which this process can't connect, and why."""
-    with ThreadPoolExecutor(min(_MOST_AT_ONCE, len(addresses)) or 1) as pool:
-        reasons = pool.map(_why_unreached, addresses)
-        return {address: reason for address, reason in zip(addresses, reasons, strict=True) if reason}
-
-
-def _why_unreached(address: str) -> str:
-    host, _, port = address.rpartition(":")
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=_LISTENING_SECONDS).close()
-    except TimeoutError:
-        return f"no answer within {_LISTENING_SECONDS:g} s"
-    except OSError as error:
-        return (error.strerror or str(error)).lower()
-    return ""

@@ -11,6 +11,7 @@ from tensorflowonspark.driver.nodes import Node, Roster
 from tensorflowonspark.errors import FailureKind
 from tensorflowonspark.feed_messages import FIRST_FILE_FEED, FeedComplete, SplitManifest
 from tensorflowonspark.messages import Failed, Idle, Member, NodeStatus, WaitsFor
+from tensorflowonspark.transport import ONLY_SMALL
 
 BUSY, RETURNED = "busy", "returned"
 
@@ -134,3 +135,14 @@ def test_of_those_that_can_not_reach_each_other(failed, unreached, reason):
     found = explain_network(nodes[0], failed, nodes)
     assert found.reason == reason
     assert (found.kind, found.traceback) == (failed.kind, failed.traceback)
+
+
+def test_an_mtu_black_hole_has_a_remedy_of_its_own():
+    nodes = [Node(number, Role(Job.WORKER, number)) for number in range(2)]
+    for node in nodes:
+        node.member = Member(node.number, node.role, f"h{node.number}", 2222)
+    nodes[0].unreached = {"h1:2222": ONLY_SMALL}
+    found = explain_network(nodes[0], UNAVAILABLE, nodes)
+    assert found.reason.endswith("can't reach worker:1 on h1 at port 2222 of TensorFlow (" + ONLY_SMALL + ")")
+    assert "MTU" in found.advice
+    assert "firewall is closed" not in found.advice
