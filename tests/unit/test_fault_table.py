@@ -147,8 +147,14 @@ FAULTS = [
     (
         "node",
         "is killed after its program has returned",
-        "`NodeError`, because its peers and inference still need it",
+        "`NodeError`, because its peers still need it, or inference if no other node answers it",
         "cluster/failures/test_causes.py::test_a_node_fails_while_it_answers",
+    ),
+    (
+        "node",
+        "is lost while it answers inference, after all programs have returned",
+        "another node that answers gets the rows that have no results yet",
+        "cluster/feed/test_inference.py::test_rows_of_a_node_that_is_killed_go_to_another_one",
     ),
     (
         "fork server",

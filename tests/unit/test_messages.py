@@ -22,6 +22,7 @@ VALUES = {
     "LengthRange",
     "Member",
     "Move",
+    "NodeEndpoint",
     "PartHeader",
     "PartRef",
     "PartSummary",

@@ -15,14 +15,11 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from importlib import import_module
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import cloudpickle
 
 from tensorflowonspark.errors import SpecError
-
-if TYPE_CHECKING:
-    pass
 
 _log = logging.getLogger(__name__)
 

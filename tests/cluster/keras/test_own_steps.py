@@ -12,7 +12,7 @@ from tests.support.own_steps.judging import judge
 
 programs.load()
 SHARE = int(os.environ.get("TFOS_TEST_TABLE_SHARE", "1"))  # of how many programs one is run
-SMOKE = ("step_mean", "clip_by_norm", "replicas_described", "compiled_root_of_mean", "layer_whitened")
+SMOKE = ("clip_by_norm", "replicas_described", "layer_whitened")
 
 
 class SparkClusters:

@@ -154,6 +154,7 @@ def test_in_a_pipeline_and_its_model(spark, fits_at_once, tmp_path):
     fitted.write().overwrite().save(str(tmp_path / "fitted"))
 
 
+@pytest.mark.slow
 def test_in_a_cross_validator_and_its_model(spark, fits_at_once, tmp_path):
     est = KerasEstimator(line)
     grid = ParamGridBuilder().addGrid(est.epochs, [1, 2]).baseOn({est.predictionCol: "p"}).build()

@@ -55,6 +55,7 @@ def test_a_loop_over_many_models_leaves_few(spark):
     assert [row.y for row in first.collect()] == [1000, 1001, 1002, 1003]
 
 
+@pytest.mark.slow
 def test_a_model_is_sent_once_for_several_dataframes(spark):
     df = spark.range(4)
     with_model(df, 5).collect()

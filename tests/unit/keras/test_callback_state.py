@@ -118,6 +118,7 @@ def test_callbacks_go_on_as_in_an_unbroken_training(keras, tmp_path):
     assert began == [10]
 
 
+@pytest.mark.slow
 def test_a_checkpoint_without_states_resumes_too(keras, tmp_path, monkeypatch):
     with monkeypatch.context() as earlier, pytest.raises(_Interrupted):
         earlier.setattr(callback_state.CallbackStates, "write", lambda *_: None)

@@ -97,6 +97,7 @@ def test_a_worker_ends_with_the_training_of_the_others(connect, rows):
     assert len(history.epoch) == 1
 
 
+@pytest.mark.slow
 def test_all_weights_take_part_but_integers(others, rows):
     model = small_model()
     model.fit(*rows, batch_size=8, verbose=0, callbacks=[DiLoCo(every=5)])

@@ -88,6 +88,7 @@ print(tuned)
 """
 
 
+@pytest.mark.slow
 def test_what_a_strategy_puts_behind_a_dataset_is_not_tuned_either():
     assert run_python(_DEVICES).strip() == "[None, False]"
 

@@ -48,6 +48,7 @@ def equal(found, wanted):
     return found == wanted or (None not in (found, wanted) and math.isnan(found) and math.isnan(wanted))
 
 
+@pytest.mark.slow
 def test_columns_become_inputs():
     cells = Counter()
     dtypes = ["bool", *INTEGERS, *FLOATS]

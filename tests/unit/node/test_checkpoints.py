@@ -384,6 +384,7 @@ def test_fit_goes_on_where_it_left_off(directory):
     assert fit([checkpoints(directory).callback(), Break(1)], 1)[0] == [0, 1]  # of that one, without a step
 
 
+@pytest.mark.slow
 @in_memory
 def test_within_epochs_too(directory):
     with pytest.raises(ZeroDivisionError):
@@ -408,6 +409,7 @@ def test_a_model_of_other_layers_is_refused(directory):
         fit([checkpoints(directory).callback()], 1, smaller)
 
 
+@pytest.mark.slow
 @in_memory
 def test_the_callbacks_of_keras_write_to_a_directory_that_is_mirrored(directory):
     import keras

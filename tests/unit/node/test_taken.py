@@ -22,7 +22,7 @@ from tensorflowonspark.node.feed.share import Share
 from tensorflowonspark.node.feed.taken import Leg, TakenRows, epoch_order, find_left
 
 pytestmark = pytest.mark.usefixtures("quiet")
-_DRAWS = int(os.environ.get("TFOS_TEST_RESUMES", "60"))
+_DRAWS = int(os.environ.get("TFOS_TEST_RESUMES", "40"))
 
 
 @pytest.fixture(scope="module")
