@@ -87,6 +87,7 @@ class Kernel:
         self._manager.interrupt_kernel()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_an_interrupted_cell_ends_the_training_and_leaves_the_session_usable():
     with Kernel() as kernel:

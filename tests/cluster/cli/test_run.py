@@ -114,9 +114,9 @@ time.sleep(600)
     ("master", "number"),
     [
         ("local", signal.SIGTERM),
-        ("local", signal.SIGINT),
-        ("local", signal.SIGHUP),
-        ("local", signal.SIGQUIT),
+        pytest.param("local", signal.SIGINT, marks=pytest.mark.slow),
+        pytest.param("local", signal.SIGHUP, marks=pytest.mark.slow),
+        pytest.param("local", signal.SIGQUIT, marks=pytest.mark.slow),
         ("standalone", signal.SIGTERM),
     ],
     indirect=["master"],

@@ -76,6 +76,7 @@ def test_a_streaming_frame(spark, tmp_path):
     assert set(rows) >= set(expected()["a.b"])
 
 
+@pytest.mark.slow
 def test_estimator_and_model(spark, monkeypatch):
     data = frame(spark)
     settings = {"featuresCols": NAMES[:-1], "labelCol": "V", "weightCol": "a.b", "predictionCol": "out.put"}

@@ -8,6 +8,7 @@ import pytest
 import tensorflowonspark as tfos
 
 
+@pytest.mark.slow
 @pytest.mark.masters("local")
 def test_plain_keras_fails_and_ours_does_not(spark):
     """The defect as users meet it: two workers, fit on a numpy array; with our repair taken out it must fail."""

@@ -18,6 +18,7 @@ def build():
     return structured()
 
 
+@pytest.mark.slow
 def test_the_estimator_adapts_by_itself(spark):
     frame = table(spark).withColumn("held", f.col("a") > 30)
     params = {"featuresCols": ["word", "text", "a", "b"], "labelCol": "y", "batchSize": 8, "numWorkers": 2, **QUIET}

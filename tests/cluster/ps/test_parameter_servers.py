@@ -237,6 +237,7 @@ def test_workers_are_killed_while_rows_stream(spark, tmp_path, caplog):
     assert {each // 50 for each in lost} <= {int(number) for number in re.findall(r"\d+", which)}
 
 
+@pytest.mark.slow
 def test_columns_of_all_kinds_and_one_that_can_not_be_read(spark, tmp_path):
     def chief(args, ctx, coordinator):
         import tensorflow as tf

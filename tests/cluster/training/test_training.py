@@ -46,6 +46,7 @@ def test_a_worker_whose_partition_is_empty(spark, rebalance):
     train_on_partitions(spark, [40, 0], rebalance)
 
 
+@pytest.mark.slow
 @pytest.mark.masters("local", "standalone")
 def test_fit_on_a_stream_with_rows_to_validate_on(spark):
     def program(args, ctx):
