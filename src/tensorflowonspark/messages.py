@@ -358,6 +358,15 @@ class Active(ToDriver):
 
 
 @dataclass(frozen=True)
+class Stacks(ToDriver):
+    """The stacks of the node's threads, in reply to the `StacksRequest` of this number, or why there are none."""
+
+    number: int
+    text: str = ""
+    problem: str = ""
+
+
+@dataclass(frozen=True)
 class FrameworkImported(ToSupervisor):
     """The program has imported TensorFlow, or Keras with JAX, which the node's process did not have at its start."""
 
@@ -399,6 +408,13 @@ class Probe(ToSupervisor):
 
     number: int
     addresses: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class StacksRequest(ToSupervisor, ToNode):
+    """Send the Python stacks of the node's threads. The supervisor sends it on, and answers if the node does not."""
+
+    number: int
 
 
 @dataclass(frozen=True)
@@ -495,4 +511,4 @@ class ColumnSummary:
 
 
 # All others between its node and the driver a supervisor passes on as they are.
-READ_BY_SUPERVISORS = (ToSupervisor, Failed, Members, NodeReady, Returned)
+READ_BY_SUPERVISORS = (ToSupervisor, Failed, Members, NodeReady, Returned, Stacks)

@@ -153,7 +153,9 @@ class PlayedTraining:
             b"",
             **({"page_port": 0} | settings),
         )
-        return DashboardService(LoopbackBackend(None), config, self.store, lambda: "http://127.0.0.1:6006/")
+        return DashboardService(
+            LoopbackBackend(None), config, self.store, lambda: "http://127.0.0.1:6006/", "stacks of {}".format
+        )
 
 
 def with_failure(training, seconds=60):

@@ -36,6 +36,7 @@ from tensorflowonspark.driver.members import Membership
 from tensorflowonspark.driver.metrics.store import MetricsStore
 from tensorflowonspark.driver.nodes import Node, NodeState, Roster
 from tensorflowonspark.driver.sharing.manifest import node_endpoints
+from tensorflowonspark.driver.stacks import StackCollection
 from tensorflowonspark.errors import ClusterError, FailureKind, NodeError
 from tensorflowonspark.feed_messages import FeedFailed, FeedReport, FilesRead, PartitionFed, PassEnded
 from tensorflowonspark.messages import (
@@ -63,6 +64,7 @@ from tensorflowonspark.messages import (
     Servers,
     ServersWanted,
     Serving,
+    Stacks,
     Stop,
     TensorBoardUp,
     TrainingTotals,
@@ -122,6 +124,7 @@ class Monitor(Roster):
         self.saved: dict[str, int] = {}  # the feed of the programs' last checkpoint, by its directory
         self._inbox = Inbox(self._on_error)
         self.lock = self._inbox.lock  # of all state
+        self.stacks = StackCollection(self, self._inbox.wait)
         self.feed: int | None = None  # the number of the current feed
         self._on_feed_message: Callable[[Node, Any], None] = _ignore
         self._policy = restarts
@@ -319,6 +322,10 @@ class Monitor(Roster):
     @_handle.register
     def _(self, message: ProbeReply, node: Node) -> None:
         node.checked, node.unreached = message.number, message.unreached
+
+    @_handle.register
+    def _(self, message: Stacks, node: Node) -> None:
+        self.stacks.receive(node, message)
 
     @_handle.register
     def _(self, message: Idle, node: Node) -> None:

@@ -167,11 +167,18 @@ class RestartController:
     def _open_dashboard(self) -> None:
         """Serve what the settings ask for, from before the first node until the cluster's end."""
         self.dashboard = DashboardService(
-            self._backend, self._config, self.metrics, lambda: self._attempt.monitor.tensorboard_url
+            self._backend,
+            self._config,
+            self.metrics,
+            lambda: self._attempt.monitor.tensorboard_url,
+            self._collect_stacks,
         )
         for name, url in {"dashboard": self.dashboard.url, "metrics": self.dashboard.metrics_url}.items():
             if url is not None:
                 self._attempt.console.note(f"{name}: {url}")
+
+    def _collect_stacks(self, node: str) -> str:
+        return self._attempt.monitor.stacks.collect(node)
 
     def run_feed(self, request: FeedRequest) -> None:
         """Feed, and return when the programs are done with it; after a restart, feed again what is needed."""

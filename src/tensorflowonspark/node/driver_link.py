@@ -45,11 +45,14 @@ from tensorflowonspark.messages import (
     RoundPlan,
     RoundRefused,
     RoundResult,
+    Stacks,
+    StacksRequest,
     StatusRequest,
     Stop,
     TrainingTotals,
     WaitsFor,
 )
+from tensorflowonspark.node.stacks import all_stacks
 from tensorflowonspark.processes import PIPE_CLOSED_EXIT, kill_group
 from tensorflowonspark.transport import Credentials, seal
 
@@ -299,7 +302,9 @@ class Link:
         kill_group(os.getpid())
 
     def _on_message(self, message: Any) -> None:
-        if isinstance(message, (Heartbeat, StatusRequest)):  # a main thread that they wake would look alive
+        if isinstance(
+            message, (Heartbeat, StacksRequest, StatusRequest)
+        ):  # a main thread that they wake would look alive
             self._handle(message)
             return
         with self._changed:
@@ -318,6 +323,11 @@ class Link:
     def _(self, _message: StatusRequest) -> None:
         waits = max(self._waits, key=lambda each: each.value, default=WaitsFor.NOTHING)
         self.send(node_status(waits, self.in_epoch))
+
+    @_handle.register
+    def _(self, message: StacksRequest) -> None:
+        # In a thread of its own: files of source may be on a disk that does not answer.
+        Thread(target=lambda: self.send(Stacks(message.number, all_stacks())), daemon=True).start()
 
     @_handle.register
     def _(self, message: Members) -> None:

@@ -45,6 +45,7 @@ from tensorflowonspark.node.forks import children_end_here, keep_exit_functions
 from tensorflowonspark.node.oracle import share_oracle
 from tensorflowonspark.node.ps.coordinator import CoordinatedFeed
 from tensorflowonspark.node.rounds.member import RoundMember
+from tensorflowonspark.node.stacks import write_on_signal
 from tensorflowonspark.node.tracebacks import program_traceback, subject_of, wrapped_error
 from tensorflowonspark.terminal import CONSOLE
 from tensorflowonspark.transport import MESSAGE_BYTES
@@ -87,6 +88,7 @@ def run_node(pipe: Connection) -> None:
     _configure_logging()
     allow_many_files()
     storage.use(setup.hadoop)
+    write_on_signal(setup.local_directory)
     link = Link(pipe)
     link.watch(setup.supervisor_pid, setup.config.heartbeat_timeout)
     feed_server = FeedServer(setup, link.send) if setup.feed_socket else None

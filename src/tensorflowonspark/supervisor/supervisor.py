@@ -37,6 +37,8 @@ from tensorflowonspark.messages import (
     Register,
     ReleasePort,
     Returned,
+    Stacks,
+    StacksRequest,
     StatusRequest,
     Stop,
     ToDriver,
@@ -49,6 +51,7 @@ from tensorflowonspark.supervisor.exit_status import explain, shell_code
 from tensorflowonspark.supervisor.host import executor_id, reserve_port
 from tensorflowonspark.supervisor.node_process import NodeProcess, has_ended
 from tensorflowonspark.supervisor.outbox import Outbox
+from tensorflowonspark.supervisor.stacks import StackRequests
 from tensorflowonspark.supervisor.tensorboard import TensorBoard
 from tensorflowonspark.terminal import CONSOLE
 
@@ -109,6 +112,7 @@ class Supervisor:
                 self._refuse(f"its process can't be started ({error})", advice)
                 return
             try:
+                self._stacks = StackRequests(self._node, self._send_driver)
                 if self._connect(self._port.getsockname()[1]):
                     self._start_receivers()
                     self._loop()
@@ -272,7 +276,15 @@ class Supervisor:
             self._reply_to_probe()
         self._node.send(StatusRequest())
 
+    @_handle.register
+    def _(self, message: StacksRequest) -> None:
+        self._stacks.begin(message)
+
     # Of messages that are forwarded:
+
+    @_handle.register
+    def _(self, message: Stacks) -> None:
+        self._stacks.receive(message)
 
     @_handle.register
     def _(self, _message: Returned) -> None:

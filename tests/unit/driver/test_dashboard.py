@@ -385,7 +385,9 @@ def test_tls_has_a_certificate_of_its_own():
     config = ClusterConfig(ClusterSpec(num_workers=1), b"", tls=True, page_port=0)
     from tests.support.backend import LoopbackBackend
 
-    with closing(service.DashboardService(LoopbackBackend(None), config, training.store, lambda: None)) as dashboard:
+    with closing(
+        service.DashboardService(LoopbackBackend(None), config, training.store, lambda: None, str)
+    ) as dashboard:
         parts = urlsplit(dashboard.url)
         assert parts.scheme == "https"
         context = ssl._create_unverified_context()

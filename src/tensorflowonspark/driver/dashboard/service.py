@@ -17,7 +17,7 @@ from tensorflowonspark.driver.dashboard.snapshots import Snapshots, to_json
 from tensorflowonspark.driver.dashboard.state import node_details, page_state
 from tensorflowonspark.driver.metrics.store import MetricsStore
 from tensorflowonspark.driver.spark.backend import Backend
-from tensorflowonspark.errors import SpecError, StartError
+from tensorflowonspark.errors import SpecError, StartError, did_you_mean
 from tensorflowonspark.settings import Dashboard
 from tensorflowonspark.transport import new_credentials
 
@@ -55,6 +55,8 @@ class DashboardService:
         The cluster's metrics.
     tensorboard : callable
         Returns the URL of TensorBoard, or None.
+    stacks : callable
+        Returns the Python stacks of the node of a name, or of all nodes for an empty one.
 
     Attributes
     ----------
@@ -70,12 +72,18 @@ class DashboardService:
     """
 
     def __init__(
-        self, backend: Backend, config: ClusterConfig, store: MetricsStore, tensorboard: Callable[[], str | None]
+        self,
+        backend: Backend,
+        config: ClusterConfig,
+        store: MetricsStore,
+        tensorboard: Callable[[], str | None],
+        stacks: Callable[[str], str],
     ) -> None:
         self.url: str | None = None
         self.metrics_url: str | None = None
         self._servers: list[PageServer] = []
         self._store = store
+        self._collect_stacks = stacks
         self._snapshots = Snapshots(partial(page_state, store, tensorboard))
         self._owner = os.getpid()
         page_port, metrics_port = config.page_port, config.metrics_port
@@ -86,7 +94,7 @@ class DashboardService:
         tls = backend.wants_tls() if config.tls is None else config.tls
         credentials = new_credentials(tls=True) if tls else None  # its certificate: that of the nodes changes
         page: dict[str, Route] = {"/": self._page, "/state": self._state, "/node": self._node}
-        page |= {"/report": self._report, "/metrics": self._metrics}
+        page |= {"/report": self._report, "/metrics": self._metrics, "/stacks": self._stacks}
         metrics: dict[str, Route] = {"/metrics": self._metrics}
 
         def serve(port: int, routes: dict[str, Route], setting: str) -> str:
@@ -139,6 +147,13 @@ class DashboardService:
         name = _NOT_IN_FILE_NAMES.sub("-", self._store.name or "cluster")
         headers = {"Content-Disposition": f'attachment; filename="{name}.html"'}
         return Response(report_html(self._store), "text/html; charset=utf-8", headers=headers)
+
+    def _stacks(self, request: Request) -> Response:
+        wanted, there = request.query.get("node", ""), [node.name for node in self._store.snapshot().nodes]
+        if wanted and wanted not in there:
+            text = f"There is no node {wanted}{did_you_mean(wanted, there)}: expected a name as worker:0\n"
+            return Response(text, status=HTTPStatus.NOT_FOUND)
+        return Response(self._collect_stacks(wanted))
 
     def _metrics(self, request: Request) -> Response:
         if find_spec("prometheus_client") is None:

@@ -163,7 +163,7 @@ async function follow() {
     }
   }
   clearInterval(table.timer);
-  byId("report").hidden = true;
+  byId("report").hidden = byId("stacks").hidden = true;
   showConnection(`The cluster has ended (${clock(Date.now() / 1000)}). This page keeps its last state.`);
 }
 
@@ -218,8 +218,10 @@ function begin() {
   byId("unzoom").addEventListener("click", () => setZoom(null));
   const data = JSON.parse(byId("data").textContent);
   if (data === null) {
-    byId("report").href = `report?token=${encodeURIComponent(token())}`;
-    byId("report").hidden = false;
+    for (const name of ["report", "stacks"]) {
+      byId(name).href = `${name}?token=${encodeURIComponent(token())}`;
+      byId(name).hidden = false;
+    }
     showConnection("connecting");
     follow();
   } else {
