@@ -18,7 +18,7 @@ from threading import Thread
 
 from tensorflowonspark import storage
 from tensorflowonspark.cli.applications import application_of
-from tensorflowonspark.cli.settings import program_of_spark
+from tensorflowonspark.cli.settings import program_of_spark, submit_environment
 from tensorflowonspark.cli.signals import held_back, uninterrupted
 from tensorflowonspark.driver.log_files import is_remote_directory
 from tensorflowonspark.errors import ClusterError, SpecError, StorageError
@@ -48,21 +48,39 @@ def check_cluster_mode(options: argparse.Namespace) -> None:
     SpecError
         If the master runs no Python driver in the cluster, or an option needs a driver here or there.
     """
+    check_deploy_mode(options)
     if options.deploy_mode != "cluster":
         for name in ("no_wait", "staging_dir"):
             if getattr(options, name):
                 raise SpecError(f"--{name.replace('_', '-')} needs --deploy-mode cluster")
+        return
+    for name, place in (("--log-dir", options.log_dir), ("--report", options.report)):
+        if place is not None and not is_remote_directory(place):
+            raise SpecError(
+                f"{name} {place} is on the driver's machine, which --deploy-mode cluster chooses: name a URL"
+            )
+
+
+def check_deploy_mode(options: argparse.Namespace) -> None:
+    """Refuse cluster mode under a master that runs no Python driver in the cluster.
+
+    Parameters
+    ----------
+    options : argparse.Namespace
+        The command line of ``tfos run`` or ``tfos submit``.
+
+    Raises
+    ------
+    SpecError
+        If it has such a master, or none.
+    """
+    if options.deploy_mode != "cluster":
         return
     master = options.master or ""
     if master.startswith("spark://"):
         raise SpecError(f"--master {master}: a standalone cluster runs no Python driver: use --deploy-mode client")
     if master.startswith("local"):
         raise SpecError(f"--master {master}: one machine has no cluster mode: use --deploy-mode client")
-    for name, place in (("--log-dir", options.log_dir), ("--report", options.report)):
-        if place is not None and not is_remote_directory(place):
-            raise SpecError(
-                f"{name} {place} is on the driver's machine, which --deploy-mode cluster chooses: name a URL"
-            )
     if not master:
         raise SpecError("--deploy-mode cluster needs --master yarn or k8s://URL")
 
@@ -152,14 +170,11 @@ class _Submission:
         self._application = application_of(submit)
         last = [*self._application.settings, "--deploy-mode", "cluster"]
         command = [program_of_spark("spark-submit"), *first, *submit, *last]
-        environment = {name: value for name, value in os.environ.items() if name != "SPARK_REMOTE"}
         program = f"{folder}/tfos_driver.py"
         if on_kubernetes:
             program = re.sub("^file:", "local:", program)  # on a volume of the driver's pod: nothing is uploaded
-        else:  # a pod has the Python of its image
-            environment.setdefault("PYSPARK_PYTHON", sys.executable)
         self._command = [*command, program, checksum, folder]
-        self._environment = environment
+        self._environment = submit_environment(master)
         self._process: subprocess.Popen[str] | None = None
         self._reader = Thread(target=self._read, daemon=True)
 

@@ -5,7 +5,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
 from inspect import signature
@@ -179,13 +179,7 @@ def _add_cluster_options(group: Any) -> None:
     for name in _KEYWORDS:
         if name not in signature(FeedSettings).parameters:
             _add_option(group, name)
-    group.add_argument("--dry-run", action="store_true", help="show what would run, and start nothing")
-    group.add_argument(
-        "--deploy-mode",
-        choices=["client", "cluster"],
-        default="client",
-        help="whether the driver runs here or in the cluster",
-    )
+    add_deploy_mode(group)
     group.add_argument(
         "--staging-dir",
         metavar="URL",
@@ -198,6 +192,17 @@ def _add_cluster_options(group: Any) -> None:
         help="read Spark's classes from their jars, and do not keep them for a sooner start of the next run",
     )
     group.add_argument("--no-wait", action="store_true", help="in cluster mode, return once Spark has accepted it")
+
+
+def add_deploy_mode(group: Any) -> None:
+    """Add the options of whether, and where, a driver runs to a parser or a group of one."""
+    group.add_argument("--dry-run", action="store_true", help="show what would run, and start nothing")
+    group.add_argument(
+        "--deploy-mode",
+        choices=["client", "cluster"],
+        default="client",
+        help="whether the driver runs here or in the cluster",
+    )
 
 
 def _add_data_options(group: Any) -> None:
@@ -254,14 +259,12 @@ def _named_as_options() -> Iterator[None]:
         raise SpecError(str(error).replace(shown, given, 1)) from error
 
 
-def _note_late_options(options: argparse.Namespace) -> None:
+def note_late_options(options: argparse.Namespace) -> None:
     """Warn of options of this command that stand after the script, and so are the script's own."""
     for word in options.arguments:
         if word.partition("=")[0] in _OFTEN_LATE:
-            text = (
-                f"{word} stands after {options.script}, so it is the script's own: options of tfos run stand before it"
-            )
-            print(text, file=sys.stderr)
+            own = f"options of {options.parser.prog} stand before it"
+            print(f"{word} stands after {options.script}, so it is the script's own: {own}", file=sys.stderr)
 
 
 def _note_ineffective(options: argparse.Namespace, submit: list[str], nodes: ClusterSpec) -> None:
@@ -280,7 +283,7 @@ def _refuse_port_as_script(options: argparse.Namespace) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    _note_late_options(options)
+    note_late_options(options)
     _refuse_port_as_script(options)
     with ended_by_signals() as install, _named_as_options():
         script = read_script(
@@ -304,7 +307,14 @@ def _run(options: argparse.Namespace) -> int:
         environment = find_environment(options, submit)
         submit += environment.arguments(submit) if environment else []
         if options.dry_run:
-            _describe(options, script, nodes, submit, environment)
+            about: dict[str, str | list[str]] = {
+                "script": [*(["-m"] if script.is_module else []), script.name, *script.arguments],
+                "from": script.root,
+                "works in": script.directory or "a copy on each node",
+                "files": ", ".join(sorted([*script.files, *script.extras])) or "none: the module is installed",
+                "nodes": str(nodes),
+            }
+            describe(options, about, submit, environment)
             return 0
         if environment:
             environment.publish()
@@ -390,23 +400,31 @@ def _python(options: argparse.Namespace, submit: list[str]) -> str:
     return spark_settings(submit).get("spark.pyspark.python") or os.environ.get("PYSPARK_PYTHON") or default
 
 
-def _describe(
+def describe(
     options: argparse.Namespace,
-    script: Script,
-    nodes: ClusterSpec,
+    about: Mapping[str, str | Sequence[str]],
     submit: list[str],
     environment: PythonEnvironment | None,
 ) -> None:
-    lines = {
-        "script": shlex.join([*(["-m"] if script.is_module else []), script.name, *shown_words(script.arguments)]),
-        "from": script.root,
-        "works in": script.directory or "a copy on each node",
-        "files": ", ".join(sorted([*script.files, *script.extras])) or "none: the module is installed",
-        "nodes": str(nodes),
-        "Spark": shlex.join(shown_words(submit)),
+    """Print what would run.
+
+    Parameters
+    ----------
+    options : argparse.Namespace
+        The command line.
+    about : mapping
+        What the command runs: texts, and command lines as lists of words, which are shown without secrets.
+    submit : list of str
+        The arguments of spark-submit.
+    environment : PythonEnvironment, optional
+        What is packed.
+    """
+    lines: dict[str, str | Sequence[str]] = {
+        **about,
+        "Spark": submit,
         "driver": "in the cluster" if options.deploy_mode == "cluster" else "this process",
         "Python": _python(options, submit),
         **({"packed": environment.describe()} if environment else {}),
     }
     for name, value in lines.items():
-        print(f"{name:10}{value}")
+        print(f"{name:10}{value if isinstance(value, str) else shlex.join(shown_words(value))}")

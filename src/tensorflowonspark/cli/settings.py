@@ -3,6 +3,7 @@
 import os
 import re
 import shlex
+import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
 from itertools import pairwise
@@ -88,6 +89,20 @@ def _of_file(given: str | None) -> dict[str, str]:
         if given:
             raise SpecError(f"--properties-file {file}: {error.strerror}") from error
         return {}
+
+
+def submit_environment(master: str) -> dict[str, str]:
+    """Return the environment of a spark-submit: the driver runs with this Python, but for a pod, which has its own.
+
+    Parameters
+    ----------
+    master : str
+        Where Spark runs.
+    """
+    environment = {name: value for name, value in os.environ.items() if name != "SPARK_REMOTE"}
+    if not master.startswith("k8s://"):
+        environment.setdefault("PYSPARK_PYTHON", sys.executable)
+    return environment
 
 
 def program_of_spark(name: str) -> str:

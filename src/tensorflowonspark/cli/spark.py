@@ -105,7 +105,7 @@ def ineffective(options: argparse.Namespace, master: str) -> list[str]:
     return found
 
 
-def submit_arguments(options: argparse.Namespace, name: str, slots: int) -> list[str]:
+def submit_arguments(options: argparse.Namespace, name: str, slots: int | str) -> list[str]:
     """Return the arguments of spark-submit that make the session.
 
     Parameters
@@ -114,8 +114,9 @@ def submit_arguments(options: argparse.Namespace, name: str, slots: int) -> list
         The command line.
     name : str
         The application's name, unless there is an option.
-    slots : int
-        The task slots on this machine, where neither an option nor a setting of Spark names a master.
+    slots : int or str
+        The task slots on this machine, where neither an option nor a setting of Spark names a master; ``*`` for one of
+        each processor.
 
     Raises
     ------
