@@ -1,4 +1,4 @@
-"""A virtual environment that ``tfos run`` ships to YARN."""
+"""A virtual environment that ``tfos run`` and ``tfos submit`` ship to YARN."""
 
 import os
 from pathlib import Path
@@ -32,26 +32,74 @@ OF_MODES = {
 }
 
 
-def tfos_run(conf_dir, folder, mode):
-    """Run a script that needs the environment on two workers; return the output of ``tfos run``."""
+JOB = """
+import sys
+
+from pyspark.sql import SparkSession
+
+from tensorflowonspark.ml import KerasEstimator
+
+
+def build():
+    import keras
+    import only_here
+
+    bias = keras.initializers.Constant(only_here.VALUE)
+    return keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, bias_initializer=bias)])
+
+
+spark = SparkSession.builder.getOrCreate()
+frame = spark.createDataFrame([([0.0], 42.0)] * 8, "x array<float>, y float")
+estimator = KerasEstimator(build, featuresCol="x", labelCol="y", numWorkers=1, epochs=1, batchSize=8)
+model = estimator.setOptimizer("sgd").setLoss("mse").fit(frame)
+assert [float(row[0]) for row in model.transform(frame).select("prediction").distinct().collect()] == [42.0]
+
+
+def module_of(_):
+    import only_here
+
+    return only_here.__file__
+
+
+(path,) = spark.sparkContext.range(1).map(module_of).collect()
+assert "/environment/lib/" in path, path
+spark.stop()
+sys.exit(int(sys.argv[1]))
+"""
+
+
+def on_yarn(conf_dir, folder, mode, command, *words):
+    """Run a command with the environment; return its exit code and its output."""
     settings = {**SETTINGS, **OF_MODES[mode]}
     environment = {name: value for name, value in os.environ.items() if name != "PYSPARK_PYTHON"}
     environment |= {"HADOOP_CONF_DIR": conf_dir, "HADOOP_USER_NAME": "eve"}
-    given = ["--python-env", "venv", "--deploy-mode", mode, "--workers", "2", "--show", "all", *options_of(settings)]
-    process = start_tfos("run", "--master", "yarn", *given, "train.py", env=environment, cwd=folder)
+    given = ["--master", "yarn", "--python-env", "venv", "--deploy-mode", mode, *options_of(settings)]
+    process = start_tfos(command, *given, *words, env=environment, cwd=folder)
     output = output_of(process, 140)
-    assert process.returncode == 0, output
+    return process.returncode, output
+
+
+def tfos_run(conf_dir, folder, mode):
+    """Run a script that needs the environment on two workers; return the output of ``tfos run``."""
+    code, output = on_yarn(conf_dir, folder, mode, "run", "--workers", "2", "--show", "all", "train.py")
+    assert code == 0, output
     return output
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(300)  # two applications, and perhaps the start of YARN
-def test_an_environment_is_shipped_once(mini_cluster, hadoop_free, tmp_path):
-    conf_dir = mini_cluster.yarn()
+@pytest.fixture
+def conf_dir(mini_cluster, hadoop_free, tmp_path):
+    """The folder with YARN's settings, for a user with a home and an environment."""
     files, _ = storage.file_system(mini_cluster.url)
     files.makedirs("/user/eve", exist_ok=True)
     files.client.set_owner("/user/eve", "eve", "eve")
     make_venv(tmp_path / "venv")
+    return mini_cluster.yarn()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)  # two applications, and perhaps the start of YARN
+def test_an_environment_is_shipped_once(conf_dir, mini_cluster, tmp_path):
+    files, _ = storage.file_system(mini_cluster.url)
     (tmp_path / "train.py").write_text(
         "import only_here\nassert '/environment/lib/' in only_here.__file__\nprint('found', only_here.VALUE)\n"
     )
@@ -67,3 +115,13 @@ def test_an_environment_is_shipped_once(mini_cluster, hadoop_free, tmp_path):
     assert len(first) == 1
     assert "later runs reuse it" not in tfos_run(conf_dir, tmp_path, "cluster")
     assert kept() == first
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(("mode", "given", "exit_code"), [("client", 7, 7), ("cluster", 0, 0), ("cluster", 7, 1)])
+def test_a_program_of_spark_ml_has_its_environment(conf_dir, tmp_path, mode, given, exit_code):
+    (tmp_path / "job.py").write_text(JOB)
+    code, output = on_yarn(conf_dir, tmp_path, mode, "submit", "job.py", given)
+    assert code == exit_code, output
+    assert "AssertionError" not in output

@@ -32,6 +32,7 @@ _END_SECONDS = 60.0  # for the application to end, once its nodes have
 _LINES = 40  # of spark-submit's output, shown if there is no result
 _APPLICATION = re.compile(r"\bapplication_\d+_\d+\b|(?<=submission ID )\S+:\S+")  # of YARN; namespace and pod
 _PROGRAM = Path(__file__).with_name("cluster_driver.py")
+ONCE = "spark.yarn.maxAppAttempts=1"  # a driver that YARN starts again would train again
 _NO_WAIT = ("spark.yarn.submit.waitAppCompletion=false", "spark.kubernetes.submission.waitAppCompletion=false")
 
 
@@ -161,8 +162,7 @@ class _Submission:
         self._folder = folder
         self._id = ""
         self._lines: deque[str] = deque(maxlen=_LINES)
-        # A driver that YARN starts again would train again.
-        settings = ["spark.yarn.maxAppAttempts=1", *(() if wait else _NO_WAIT)]
+        settings = [ONCE, *(() if wait else _NO_WAIT)]
         on_kubernetes = master.startswith("k8s://")
         if on_kubernetes and folder.startswith(("hdfs:", "viewfs:")):  # whose owner alone can read them
             settings.append(f"spark.kubernetes.driverEnv.HADOOP_USER_NAME={storage.hadoop_user()}")

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
-from tensorflowonspark.cli.cluster_mode import check_deploy_mode
+from tensorflowonspark.cli.cluster_mode import ONCE, check_deploy_mode
 from tensorflowonspark.cli.python_env import add_environment_options, find_environment
 from tensorflowonspark.cli.run import add_deploy_mode, describe, note_late_options
 from tensorflowonspark.cli.settings import program_of_spark, spark_settings, submit_environment, use_hadoop_settings
@@ -41,7 +41,8 @@ def _submit(options: argparse.Namespace) -> int:
     if "://" not in options.script and not Path(options.script).is_file():
         raise SpecError(f"{options.script}: there is no such file")
     check_deploy_mode(options)
-    submit = submit_arguments(options, Path(options.script).name, "*")
+    submit = ["--conf", ONCE] if options.deploy_mode == "cluster" else []  # what follows takes precedence
+    submit += submit_arguments(options, Path(options.script).name, "*")
     use_hadoop_settings(submit)
     environment = find_environment(options, submit)
     submit += environment.arguments(submit) if environment else []
