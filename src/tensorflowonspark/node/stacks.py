@@ -35,8 +35,8 @@ def all_stacks() -> str:
 
     Examples
     --------
-    >>> all_stacks() if threading.current_thread() is threading.main_thread() else ""
-    ''
+    >>> "in all_stacks" in all_stacks()
+    False
     """
     threads = {each.ident: each for each in threading.enumerate()}
     main, own = threading.main_thread().ident, threading.get_ident()
