@@ -63,6 +63,7 @@ class WaitsFor(Enum):
     FEED = 1  # the next feed, or the other nodes
     ROWS = 2  # of a stream
     STORAGE = 3  # a file system
+    TERMINAL = 4  # in breakpoint(), of `tfos attach`
 
 
 # ---- requests that open a channel to the driver, and the replies
@@ -314,6 +315,28 @@ class RoundBroken(ToDriver):
 
 
 @dataclass(frozen=True)
+class BreakpointReached(ToDriver):
+    """The node's debugger takes commands at a line, ``file:line``. Until it goes on, stops have the same number."""
+
+    stop: int
+    place: str
+
+
+@dataclass(frozen=True)
+class BreakpointLeft(ToDriver):
+    """The program goes on, and no line is known at which it stops next; or it quits, by the user's command."""
+
+    quits: bool = False
+
+
+@dataclass(frozen=True)
+class DebuggerOutput(ToDriver):
+    """A text of the node's debugger for its terminal."""
+
+    text: str
+
+
+@dataclass(frozen=True)
 class ProbeReply(ToDriver):
     """The reply to the `Probe` of this number: supervisor and node are up, or their failure has been sent.
 
@@ -484,6 +507,14 @@ class NoMoreFeeds(ToNode):
 @dataclass(frozen=True)
 class StatusRequest(ToNode):
     """The supervisor requests a `NodeStatus`."""
+
+
+@dataclass(frozen=True)
+class DebuggerInput(ToNode):
+    """A line for the node's debugger at the stop of this number; None if the terminal is gone."""
+
+    stop: int
+    line: str | None
 
 
 @dataclass(frozen=True)

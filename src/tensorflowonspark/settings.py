@@ -289,6 +289,9 @@ class Nodes(SettingsGroup):
         with GPUs, and for nodes whose `env` or modules differ, nodes start without it.
     ps_on_driver : bool
         Whether the parameter servers run on the driver's machine, and take no slots.
+    breakpoints : bool
+        Whether ``breakpoint()`` in a node waits for pdb in a terminal, which ``tfos attach`` connects on the driver's
+        host. Whoever can do that runs code in the node; only the driver's user can. See docs/recipes.md.
     hold : bool, optional
         Whether each node keeps its Spark task's slot for as long as it runs: for programs that read their data
         themselves. `Cluster.train` needs the slots for the tasks that feed. By default the nodes of a `Cluster` do
@@ -317,6 +320,7 @@ class Nodes(SettingsGroup):
     gpus_per_node: Annotated[int | None, _check_gpus] = None
     warm_nodes: bool = True
     ps_on_driver: bool = False
+    breakpoints: bool = False
     hold: bool | None = None
     heartbeat_timeout: Annotated[float, SECONDS, check_seconds] = 30.0
     start_timeout: Annotated[float, SECONDS] = 600.0

@@ -118,11 +118,11 @@ def _parser(command: list[str]) -> argparse.ArgumentParser:
         check.add_to(commands)
         return parser
     try:
-        from tensorflowonspark.cli import doctor, run, stacks, submit
+        from tensorflowonspark.cli import attach, doctor, run, stacks, submit
     except ModuleNotFoundError as error:
         raise RequirementError(
             f"{error.name} can't be imported: {sys.executable} -m pip install {error.name}"
         ) from error
-    for each in (run, submit, check, stacks, doctor):
+    for each in (run, submit, check, stacks, attach, doctor):
         each.add_to(commands)
     return parser

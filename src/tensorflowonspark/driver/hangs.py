@@ -68,7 +68,7 @@ def _waits_with_reason(node: Node, idle: Idle, there: Sequence[tuple[Node, Idle]
         return all(each.where is not None for _, each in there)
     if waits_for is WaitsFor.FEED:
         return node.waits_for_feed and feed in (None, node.feed_wanted)
-    return waits_for is WaitsFor.STORAGE
+    return waits_for in (WaitsFor.STORAGE, WaitsFor.TERMINAL)
 
 
 def _suspicion(idle: Idle) -> int:

@@ -15,6 +15,7 @@ from traceback import format_exception
 from typing import Any, TypeVar
 
 from tensorflowonspark.config import HEARTBEATS_PER_TIMEOUT, ClusterSpec
+from tensorflowonspark.driver.breakpoints import Breakpoints
 from tensorflowonspark.driver.console import ConsoleReporter
 from tensorflowonspark.driver.decision import (
     Decision,
@@ -41,8 +42,11 @@ from tensorflowonspark.errors import ClusterError, FailureKind, NodeError
 from tensorflowonspark.feed_messages import FeedFailed, FeedReport, FilesRead, PartitionFed, PassEnded
 from tensorflowonspark.messages import (
     Active,
+    BreakpointLeft,
+    BreakpointReached,
     CheckpointSaved,
     Contribution,
+    DebuggerOutput,
     Failed,
     FeedWanted,
     Heartbeat,
@@ -125,6 +129,7 @@ class Monitor(Roster):
         self._inbox = Inbox(self._on_error)
         self.lock = self._inbox.lock  # of all state
         self.stacks = StackCollection(self, self._inbox.wait)
+        self.breakpoints = Breakpoints(self)
         self.feed: int | None = None  # the number of the current feed
         self._on_feed_message: Callable[[Node, Any], None] = _ignore
         self._policy = restarts
@@ -266,6 +271,7 @@ class Monitor(Roster):
     @_handle.register
     def _(self, message: Returned, node: Node) -> None:
         node.returned, node.result = True, message.result
+        self.breakpoints.left(node, "its program has returned")
         self.move(node, NodeState.RETURNED)
         self._receive_joint(message, node)
 
@@ -326,6 +332,18 @@ class Monitor(Roster):
     @_handle.register
     def _(self, message: Stacks, node: Node) -> None:
         self.stacks.receive(node, message)
+
+    @_handle.register
+    def _(self, message: BreakpointReached, node: Node) -> None:
+        self.breakpoints.reached(node, message)
+
+    @_handle.register
+    def _(self, message: DebuggerOutput, node: Node) -> None:
+        self.breakpoints.wrote(node, message)
+
+    @_handle.register
+    def _(self, message: BreakpointLeft, node: Node) -> None:
+        self.breakpoints.left(node, "the program ends" if message.quits else "the program goes on")
 
     @_handle.register
     def _(self, message: Idle, node: Node) -> None:
@@ -392,6 +410,7 @@ class Monitor(Roster):
         if failure is None or self._stopping or node.lost:
             return
         cause = failure.kind.name.lower()
+        self.breakpoints.left(node, f"it has failed: {failure.reason}", goes_on=False)
         self._failures.withdraw(node, failure)
         if placeable:
             self._console.failed(str(node.role), node.host, failure)

@@ -15,6 +15,7 @@ from typing import TypeVar
 
 from tensorflowonspark.config import ClusterConfig
 from tensorflowonspark.driver.advice import feeding_advice
+from tensorflowonspark.driver.attaching import AttachServer
 from tensorflowonspark.driver.attempt import ClusterAttempt
 from tensorflowonspark.driver.console import ConsoleReporter
 from tensorflowonspark.driver.dashboard.service import DashboardService, require_packages
@@ -125,6 +126,7 @@ class RestartController:
             about=None if reservation is None else reservation.about(),
         )
         self.dashboard: DashboardService | None = None
+        self._terminals: AttachServer | None = None
         self._restarting = False
         self._cause: BaseException | None = None  # of the cluster's end, unless a node has failed
         self._cancelled = Event()
@@ -158,6 +160,8 @@ class RestartController:
             self._history.append(held)
         try:
             self._open_dashboard()
+            if self._config.breakpoints:
+                self._terminals = AttachServer(self.metrics.name, lambda: self._attempt.monitor.breakpoints)
             self._retry(self._bring_up)
         except BaseException as error:
             self._cause = error
@@ -351,6 +355,8 @@ class RestartController:
             self.metrics.end(failed=error is not None, text=text)
             if self.dashboard is not None:
                 self.dashboard.close()
+            if self._terminals is not None:
+                self._terminals.close()
             self._console.end()
 
     # ---- feeds

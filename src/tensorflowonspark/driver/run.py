@@ -125,6 +125,7 @@ def _check_remote(config: ClusterConfig, data: Data | None) -> None:
     reasons = {
         ("show", "log_dir", "grace"): output,
         ("page_port", "report", "metrics_port", "log_format"): pages,
+        ("breakpoints",): "the driver's part runs in a task, to which no terminal is attached",
         ("ps_on_driver",): "executors can't reach the driver's machine",
     }
     default = configure(config.program, {**vars(ClusterSettings()), **vars(config.spec)})

@@ -32,6 +32,7 @@ from tensorflowonspark.feed_messages import (
 )
 from tensorflowonspark.messages import (
     Contributed,
+    DebuggerInput,
     FrameworkImported,
     Heartbeat,
     KerasImported,
@@ -128,6 +129,7 @@ class Link:
         self._passes: dict[tuple[int, Split], int] = {}
         self._contributions: dict[tuple[int, int], list[Contributed]] = defaultdict(list)
         self._rounds: deque[RoundPlan | RoundResult | RoundRefused] = deque()
+        self._typed: deque[DebuggerInput] = deque()
         self._no_more_feeds = False
         self._port_released = False
         self._stopped = False
@@ -275,8 +277,16 @@ class Link:
         """Wait for the message that ends the node."""
         self._wait(lambda: self._stopped or None)
 
-    def _wait(self, find: Callable[[], _T | None]) -> _T:
-        with self._waiting_for(WaitsFor.FEED), self._changed:
+    def wait_for_typed(self, stop: int) -> str | None:
+        """Wait for a line for this node's debugger at a stop; None if the terminal is gone. Others are late."""
+        while True:
+            self._wait(lambda: True if self._typed else None, WaitsFor.TERMINAL)
+            typed = self._typed.popleft()
+            if typed.stop == stop:
+                return typed.line
+
+    def _wait(self, find: Callable[[], _T | None], what: WaitsFor = WaitsFor.FEED) -> _T:
+        with self._waiting_for(what), self._changed:
             while (found := find()) is None:
                 self._require_own_process()
                 self._changed.wait()
@@ -389,6 +399,10 @@ class Link:
     @_handle.register(RoundRefused)
     def _(self, message: RoundPlan | RoundResult | RoundRefused) -> None:
         self._rounds.append(message)
+
+    @_handle.register
+    def _(self, message: DebuggerInput) -> None:
+        self._typed.append(message)
 
     @_handle.register
     def _(self, message: PassesEnded) -> None:

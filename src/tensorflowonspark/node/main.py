@@ -35,6 +35,7 @@ from tensorflowonspark.messages import (
     ProgramBegun,
     Returned,
 )
+from tensorflowonspark.node.breakpoints import wait_at_breakpoints
 from tensorflowonspark.node.collectives import NodeCollectives
 from tensorflowonspark.node.context import Context, keep_context
 from tensorflowonspark.node.driver_link import Link, NodeSetup
@@ -68,7 +69,8 @@ _UNEXPECTED = re.compile(r"(\w+)\.(\w+)\(\) got an unexpected keyword argument '
 
 # What to do after errors whose texts don't say it.
 _ADVICE: dict[type[BaseException], str] = {
-    BdbQuit: "a node has no terminal for breakpoint(): call the function where you are, with a stand-in for ctx "
+    BdbQuit: "a node has no terminal for breakpoint() without nodes=Nodes(breakpoints=True) (tfos run --breakpoints), "
+    "with which tfos attach connects one; or call the function where you are, with a stand-in for ctx "
     "(create_autospec(tfos.Context)), or attach an editor: debugpy.listen, then debugpy.wait_for_client",
     ModuleNotFoundError: "install {name} in the executors' Python ({python}), or ship it with --py-files",
     MemoryError: "use a smaller batch_size or model, or give the executors more memory (spark.executor.memoryOverhead)",
@@ -91,6 +93,8 @@ def run_node(pipe: Connection) -> None:
     write_on_signal(setup.local_directory)
     link = Link(pipe)
     link.watch(setup.supervisor_pid, setup.config.heartbeat_timeout)
+    if setup.config.breakpoints:
+        wait_at_breakpoints(link)
     feed_server = FeedServer(setup, link.send) if setup.feed_socket else None
     link.send(feed_server.ready if feed_server else NodeReady(identity=setup.identity))
     members = link.wait_for_members()
@@ -296,6 +300,8 @@ def _advice(error: BaseException) -> str:
             f"{_raised_in(error)} works in the driver and in Spark's tasks, and a node is neither: give what it "
             "returns as args, and files with run_script(files=...), tfos run --files, or a path that all hosts reach"
         )
+    if isinstance(error, BdbQuit) and error.args:
+        return "c in place of q has the program go on"
     if _is_of_peer(error):  # reported only if no other node has failed
         return "all nodes are up: the network between the workers may drop packets, or a worker left its loop early"
     return next((advice for kind, advice in _ADVICE.items() if isinstance(error, kind)), "").format(

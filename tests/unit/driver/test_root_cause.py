@@ -22,7 +22,7 @@ def at(waits_for=WaitsFor.NOTHING, *, in_tensorflow=False, in_epoch=False):
 
 NO_ANSWER = Idle(30.0, None)
 IN_TENSORFLOW, IN_EPOCH, STANDS = at(in_tensorflow=True), at(in_epoch=True), at()
-FEED, ROWS, STORAGE = at(WaitsFor.FEED), at(WaitsFor.ROWS), at(WaitsFor.STORAGE)
+FEED, ROWS, STORAGE, TERMINAL = (at(each) for each in list(WaitsFor)[1:])
 
 
 def nodes_at(states, wanted=-1):
@@ -42,6 +42,9 @@ def nodes_at(states, wanted=-1):
         ([NO_ANSWER], 0),
         ([NO_ANSWER, BUSY], None),  # it may wait for the other in TensorFlow, with Python's lock
         ([NO_ANSWER, STORAGE], None),
+        ([TERMINAL, NO_ANSWER], None),
+        ([TERMINAL, IN_TENSORFLOW], None),
+        ([TERMINAL, IN_EPOCH], None),
         ([NO_ANSWER, RETURNED], 0),
         ([NO_ANSWER, NO_ANSWER], 0),
         ([IN_TENSORFLOW, NO_ANSWER], 1),

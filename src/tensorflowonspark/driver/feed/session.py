@@ -336,6 +336,8 @@ class FeedSession:
             If a node fails.
         """
         while not self.monitor.wait(until, _CHECK_SECONDS):
+            if self.monitor.breakpoints.places():
+                self.timeout.restart()  # whoever looks at a program takes the time that it takes
             self.timeout.check()
             with self.monitor.lock:
                 look()
