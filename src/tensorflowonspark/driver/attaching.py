@@ -110,7 +110,8 @@ class AttachServer:
         if os.getpid() != self._owner:
             return
         for each in self._files:
-            each.unlink(missing_ok=True)
+            with suppress(OSError):
+                each.unlink(missing_ok=True)
         for channel in list(self._channels):
             channel.close()
         self._server.close()

@@ -51,7 +51,7 @@ class Breakpoints:
     def places(self) -> dict[str, str]:
         """Return where nodes wait, as ``file:line``, by their names."""
         with self._lock:
-            return {str(self._roster.nodes[number].role): wait.place for number, wait in self._waits.items()}
+            return {str(self._roster.nodes[number].role): wait.place for number, wait in sorted(self._waits.items())}
 
     # ---- from nodes
 
@@ -108,13 +108,14 @@ class Breakpoints:
         """Send a line of the terminal to its node; None at the end of its input: then the program goes on."""
         with self._lock:
             number, wait = self._find(name)
-            if wait is not None and wait.show == show:
-                self._roster.send(number, DebuggerInput(wait.stop, line))
+            message = DebuggerInput(wait.stop, line) if wait is not None and wait.show == show else None
+        if message is not None:  # without the lock: a supervisor that is stopped may read nothing
+            self._roster.send(number, message)
 
     def detach(self, name: str, show: Show) -> None:
         """Note that a terminal is gone: the program goes on."""
+        self.type(name, show, None)
         with self._lock:
-            self.type(name, show, None)
             _, wait = self._find(name)
             if wait is not None and wait.show == show:
                 wait.show = None

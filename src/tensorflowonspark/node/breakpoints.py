@@ -16,7 +16,7 @@ _one_at_a_time = threading.RLock()  # there is one terminal
 
 
 def wait_at_breakpoints(link: Link) -> None:
-    """Have ``breakpoint()`` wait for a terminal, unless ``PYTHONBREAKPOINT`` says what it does.
+    """Have ``breakpoint()`` wait for a terminal, unless ``PYTHONBREAKPOINT`` decides what it does.
 
     Parameters
     ----------

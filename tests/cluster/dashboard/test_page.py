@@ -343,6 +343,22 @@ def test_a_page_of_a_day_has_bounded_data(page, training):
     assert sizes[2] < 20
 
 
+def test_the_stacks_open_in_a_window_of_their_own(page):
+    first = page.current_window_handle
+    page.find_element(By.ID, "stacks").click()
+    wait(page, lambda: len(page.window_handles) == 2)
+    (other,) = set(page.window_handles) - {first}
+    page.switch_to.window(other)
+    try:
+        wait(page, lambda: page.find_element(By.TAG_NAME, "body").text.startswith("stacks of"))
+    finally:
+        page.close()
+        page.switch_to.window(first)
+    page.dashboard.close()
+    wait(page, lambda: "has ended" in text(page, "connection"))
+    assert not page.find_element(By.ID, "stacks").is_displayed()
+
+
 def test_the_report_opens_from_its_file(browser, training, tmp_path):
     save_report(str(tmp_path / "run.html"), training.store)
     show(browser, f"file://{tmp_path}/run.html")
@@ -353,6 +369,7 @@ def test_the_report_opens_from_its_file(browser, training, tmp_path):
     wait(browser, lambda: "steps more" in text(browser, "lines"))
     assert len(colors(browser, "#detail-charts canvas")) == 5
     assert not browser.find_element(By.ID, "report").is_displayed()
+    assert not browser.find_element(By.ID, "stacks").is_displayed()
     complaints(browser)
 
 
