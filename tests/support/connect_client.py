@@ -96,6 +96,8 @@ def scripts(spark, directory):
     assert caught.value.exit_code == 7
     with pytest.raises(tfos.SpecError, match="log_dir='logs': over Spark Connect .* leave this out"):
         tfos.run_script(spark, path, logs="logs")
+    with pytest.raises(tfos.SpecError, match="breakpoints=True: over Spark Connect .* leave this out"):
+        tfos.run_script(spark, path, nodes=tfos.Nodes(breakpoints=True))
 
 
 def wait(spark, directory):

@@ -98,6 +98,26 @@ def test_a_node_that_waits_for_a_terminal_does_not_hang_and_its_feed_goes_on():
 
 
 @pytest.mark.timeout(120)
+@pytest.mark.masters("local")
+def test_a_feed_waits_as_long_as_a_program_is_looked_at(spark):
+    def reads(args, ctx):
+        breakpoint()
+        return sum(len(each["id"]) for each in ctx.batches(10))
+
+    with tfos.Cluster(spark, reads, nodes=tfos.Nodes(**_SETTINGS)) as cluster:
+        streamed = {"cache": None, "feed_timeout": 2.0}
+        feeding = threading.Thread(target=cluster.train, args=(spark.range(30),), kwargs=streamed)
+        feeding.start()
+        waits(cluster, "worker:0")
+        time.sleep(3 * 2.0)
+        assert feeding.is_alive()
+        with attached("worker:0") as terminal:
+            assert typed(terminal, "c\n")[1] == 0
+        assert cluster.join() == {"worker:0": 30}
+        feeding.join()
+
+
+@pytest.mark.timeout(120)
 @pytest.mark.parametrize("end", ["its input ends", "SIGINT", "SIGKILL"])
 def test_the_program_goes_on_when_the_terminal_goes_away(end):
     with local_cluster(stops, [0], nodes=tfos.Nodes(**_SETTINGS)) as cluster:
