@@ -38,6 +38,11 @@ _MARKS = [
 ]
 
 
+def share_in_turn(cells, share):
+    """Return one of `share` cells, of each group some: others whenever the tests that take turns have all run."""
+    return list(cells)[int(os.environ.get("TFOS_TEST_TURN", "0")) // _TURNS % share :: share]
+
+
 class Ladder:
     """Marks the tests of the first rung, divides all among processes, and ends a process that hangs."""
 

@@ -198,6 +198,10 @@ def _zeros(rows: int, spec: Any) -> Any:
         if isinstance(spec, tf.SparseTensorSpec):
             return tf.sparse.from_dense(dense)
         return tf.RaggedTensor.from_tensor(dense, ragged_rank=spec.ragged_rank) if spec.ragged_rank else dense
+    if issubclass(spec.value_type, tf.distribute.DistributedValues):  # of a dataset that the program has distributed
+        of_worker = tf.nest.flatten(spec, expand_composites=True)
+        if len(of_worker) == 1:
+            return _zeros(rows, of_worker[0])
     raise TypeError(f"no zeros of {spec}")
 
 

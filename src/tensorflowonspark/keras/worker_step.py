@@ -314,7 +314,9 @@ def _a_row(values: Any, is_weight: bool) -> Any:
     shape = tf.concat([[1], tf.shape(values)[1:]], 0)
     if values.dtype == tf.string:
         return tf.fill(shape, "")
-    return tf.fill(shape, tf.constant(-0.0 if is_weight and values.dtype.is_floating else 0, values.dtype))
+    zeros = tf.zeros(shape, values.dtype)
+    # No constant: TensorFlow keeps those of eager code by their values, and takes 0.0 for -0.0.
+    return -zeros if is_weight and values.dtype.is_floating else zeros
 
 
 def of_any_size(model: Any, data: Any) -> Any:

@@ -7,6 +7,7 @@ import pytest
 
 import tensorflowonspark as tfos
 from tests.support.keras_table.judging import WRONG
+from tests.support.ladder import share_in_turn
 from tests.support.own_steps import data, programs, running
 from tests.support.own_steps.judging import judge
 
@@ -65,7 +66,7 @@ def check(found, record_property):
 @pytest.mark.parametrize("backend", [programs.TENSORFLOW, programs.JAX])
 def test_steps_of_ones_own_learn_what_one_process_learns(spark, tmp_path, record_property, backend, workers):
     shapes = data.FEEDS[workers]
-    found = verdicts(spark, tmp_path, backend, workers, shapes, programs.chosen(backend)[::SHARE])
+    found = verdicts(spark, tmp_path, backend, workers, shapes, share_in_turn(programs.chosen(backend), SHARE))
     check(found, record_property)
 
 

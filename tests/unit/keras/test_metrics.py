@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tensorflowonspark.keras import hooks, metric_sums, metrics, row_weights, steps, tf_keras, trackers
+from tensorflowonspark.keras import hooks, metric_sums, metrics, row_weights, steps, tf_keras, trackers, worker_step
 from tests.support.padded_batches import (
     BATCH,
     ROWS,
@@ -57,6 +57,12 @@ def test_the_sign_of_a_zero_distinguishes_padding_from_a_row_without_weight(dtyp
     weights = tf.constant([1.0, 0.0, -0.0, 2.5, -1.0], dtype)
     for each in (weights, {"a": weights, "b": 3 * weights}, [None, weights], weights.numpy(), weights[:, None]):
         assert metrics.real_rows(each).numpy().tolist() == [True, True, False, True, True]
+
+
+def test_a_row_in_place_of_none_is_padding_whatever_constants_the_program_has():
+    tf.constant(0.0)
+    assert not metrics.real_rows(worker_step._a_row(tf.zeros([0]), is_weight=True)).numpy().any()
+    assert np.signbit(tf.constant(0.0).numpy()) == np.signbit(0.0)
 
 
 def test_a_row_with_several_weights_is_padding_if_all_of_them_say_so():
