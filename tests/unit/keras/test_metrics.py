@@ -60,9 +60,9 @@ def test_the_sign_of_a_zero_distinguishes_padding_from_a_row_without_weight(dtyp
 
 
 def test_a_row_in_place_of_none_is_padding_whatever_constants_the_program_has():
-    tf.constant(0.0)
+    tf.constant(0.0, tf.float32)
     assert not metrics.real_rows(worker_step._a_row(tf.zeros([0]), is_weight=True)).numpy().any()
-    assert np.signbit(tf.constant(0.0).numpy()) == np.signbit(0.0)
+    assert np.signbit(tf.constant(0.0, tf.float32).numpy()) == np.signbit(0.0)
 
 
 def test_a_row_with_several_weights_is_padding_if_all_of_them_say_so():
