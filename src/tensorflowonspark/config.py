@@ -10,9 +10,28 @@ from tensorflowonspark.errors import SpecError
 from tensorflowonspark.restart_policy import RestartPolicy
 from tensorflowonspark.settings import Dashboard, Logs, Network, Nodes
 
-__all__ = ["HEARTBEATS_PER_TIMEOUT", "ClusterConfig", "ClusterSpec", "Job", "Role", "report_seconds", "tf_config"]
+__all__ = [
+    "CAUSE_SECONDS",
+    "CERTAIN_SECONDS",
+    "EXECUTOR_SECONDS",
+    "HEARTBEATS_PER_TIMEOUT",
+    "NODE_END_SECONDS",
+    "PROBE_SECONDS",
+    "ClusterConfig",
+    "ClusterSpec",
+    "Job",
+    "Role",
+    "report_seconds",
+    "tf_config",
+]
 
 HEARTBEATS_PER_TIMEOUT = 12  # that few nodes send within `ClusterConfig.heartbeat_timeout`, and looks for them
+# How long the cause of a failure may take to be known after its consequence: each of these waits contains those above.
+NODE_END_SECONDS = 0.3  # a supervisor: for the end of its node to be noticed after that of its task
+CAUSE_SECONDS = 1.0  # the driver: for a failure of which the first one looks like a consequence
+PROBE_SECONDS = 2.0  # the driver, after that: for supervisors to answer a probe
+EXECUTOR_SECONDS = CAUSE_SECONDS + PROBE_SECONDS  # for an executor to end, which removes Spark's directories before
+CERTAIN_SECONDS = EXECUTOR_SECONDS + 2.0  # a task that has lost its node: for the driver's answer to its question
 _LEAST_HEARTBEATS = 4  # of very many
 _HEARTBEAT_SECONDS = 5.0  # between two of few nodes, at most
 _FREQUENT_NODES = 200  # whose frequent messages the driver handles at little cost

@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from tensorflowonspark.config import CAUSE_SECONDS, EXECUTOR_SECONDS, PROBE_SECONDS
 from tensorflowonspark.driver.decision import OF_EXECUTORS
 from tensorflowonspark.driver.nodes import Node, Roster
 from tensorflowonspark.errors import FailureKind, NodeError
@@ -13,10 +14,6 @@ from tensorflowonspark.terminal import CONSOLE, printable
 from tensorflowonspark.transport import MTU_ADVICE, ONLY_SMALL
 
 _log = logging.getLogger(__name__)
-_CAUSE_SECONDS = 1.0  # that a failure which looks like a consequence of another one waits for its cause
-_PROBE_SECONDS = 2.0  # more, for supervisors to answer a probe
-# That an exception waits for the end of its node's executor, which removes Spark's directories before it is known.
-_EXECUTOR_SECONDS = 3.0
 # Nodes wait for each other in TensorFlow, or have lost each other: whether the network lets them is found out first.
 _BETWEEN_NODES = (FailureKind.PEER_LOST, FailureKind.HUNG)
 _TASK = re.compile(r"/job:(\w+)/replica:\d+/task:(\d+)")  # in errors of TensorFlow
@@ -64,13 +61,13 @@ class Failures:
         last = bool(self._losses) and node.serving
         self._failures.append(self._losses[0] if last else (node, failure))
         if failure.kind is FailureKind.RAISED and self._awaits_executors:
-            self._later(_EXECUTOR_SECONDS, lambda: self._conclude() if self._failures else None)
+            self._later(EXECUTOR_SECONDS, lambda: self._conclude() if self._failures else None)
         elif failure.kind not in _BETWEEN_NODES:
             self._conclude()
         elif len(self._failures) == 1:
             addresses = {node.member.address for node in self._roster.nodes if node.member and not node.lost}
             probe = self.probe(tuple(sorted(addresses)))
-            self._later(_CAUSE_SECONDS, lambda: self._conclude_if_answered(probe))
+            self._later(CAUSE_SECONDS, lambda: self._conclude_if_answered(probe))
 
     def lose(self, node: Node, failure: Failed) -> None:
         """Note the failure of a node that the others can do without."""
@@ -116,7 +113,7 @@ class Failures:
         if self._awaits_executors and any(map(_raised, self._failures)):
             return  # until it is known whether an executor has ended
         if self.unanswered(probe):
-            self._later(_PROBE_SECONDS, lambda: self._fail_unanswered(probe))
+            self._later(PROBE_SECONDS, lambda: self._fail_unanswered(probe))
         else:
             self._conclude()
 

@@ -14,7 +14,7 @@ from threading import Thread
 from traceback import format_exception
 from typing import Any, TypeVar
 
-from tensorflowonspark.config import HEARTBEATS_PER_TIMEOUT, ClusterSpec
+from tensorflowonspark.config import CERTAIN_SECONDS, HEARTBEATS_PER_TIMEOUT, ClusterSpec
 from tensorflowonspark.driver.breakpoints import Breakpoints
 from tensorflowonspark.driver.console import ConsoleReporter
 from tensorflowonspark.driver.decision import (
@@ -80,7 +80,6 @@ from tensorflowonspark.transport import Channel, Listener
 _log = logging.getLogger(__name__)
 _FREQUENT = (Heartbeat, Lines, NodeUsage, TrainingTotals)  # no thread waits for them, and no event follows
 _T = TypeVar("_T")
-_CAUSE_SECONDS = 5.0  # for the root cause to be certain, beyond the time after which silent supervisors are given up
 
 
 def _ignore(_node: Node, _message: Any) -> None:
@@ -170,17 +169,17 @@ class Monitor(Roster):
         return None
 
     @_open.register
-    def _(self, _message: NodeLost, channel: Channel) -> None:
+    def _on_node_lost(self, _message: NodeLost, channel: Channel) -> None:
         channel.send(RootCause(str(self.find_cause() or "")))
 
     @_open.register
-    def _(self, _message: ServersWanted, channel: Channel) -> None:
+    def _on_servers_wanted(self, _message: ServersWanted, channel: Channel) -> None:
         with self.lock:
             servers = Servers(node_endpoints(self.answering()))
         channel.send(servers)
 
     @_open.register
-    def _(self, message: Register, channel: Channel) -> Listener | None:
+    def _on_register(self, message: Register, channel: Channel) -> Listener | None:
         node = self.members.node_of(message)
         if node is None or not self._admit(node, message, channel):
             return None  # which closes the channel, and so ends the supervisor
@@ -231,27 +230,27 @@ class Monitor(Roster):
         CONSOLE.log(_log, logging.ERROR, text, node.role, node.host, type(message).__name__)
 
     @_handle.register
-    def _(self, message: Heartbeat, node: Node) -> None:
+    def _on_heartbeat(self, message: Heartbeat, node: Node) -> None:
         """Do nothing: any message shows that the supervisor is alive."""
 
     @_handle.register
-    def _(self, message: Lines, node: Node) -> None:
+    def _on_lines(self, message: Lines, node: Node) -> None:
         self._console.show(str(node.role), message.lines, node.host)
         self.metrics.take_lines(node, message.lines)
 
     @_handle.register
-    def _(self, message: NodeUsage, node: Node) -> None:
+    def _on_node_usage(self, message: NodeUsage, node: Node) -> None:
         self.metrics.take_usage(node, message)
 
     @_handle.register
-    def _(self, message: TrainingTotals, node: Node) -> None:
+    def _on_training_totals(self, message: TrainingTotals, node: Node) -> None:
         self.metrics.take_totals(node, message)
         if message.progress not in (None, node.progress):
             node.progress = message.progress
             self._console.progress(str(node.role), message.progress)
 
     @_handle.register
-    def _(self, message: NodeReady, node: Node) -> None:
+    def _on_node_ready(self, message: NodeReady, node: Node) -> None:
         node.ready = message
         self.move(node, NodeState.RUNNING)
         if not self._up and self.count(NodeState.RUNNING, NodeState.RETURNED) == len(self.nodes):
@@ -264,12 +263,12 @@ class Monitor(Roster):
             self.metrics.note("node_restart", text, str(node.role))
 
     @_handle.register
-    def _(self, message: FeedWanted, node: Node) -> None:
+    def _on_feed_wanted(self, message: FeedWanted, node: Node) -> None:
         node.feed_wanted, node.feed_wanted_since = message.feed, time.monotonic()
         self._receive_joint(message, node)
 
     @_handle.register
-    def _(self, message: Returned, node: Node) -> None:
+    def _on_returned(self, message: Returned, node: Node) -> None:
         node.returned, node.result = True, message.result
         self.breakpoints.left(node, "its program has returned")
         self.move(node, NodeState.RETURNED)
@@ -288,70 +287,70 @@ class Monitor(Roster):
     @_handle.register(RoundBroken)
     @_handle.register(RoundExchanged)
     @_handle.register(RoundReached)
-    def _(self, message: Any, node: Node) -> None:
+    def _on_joint_message(self, message: Any, node: Node) -> None:
         self.fail(node, self._joint.receive(node, message))
 
     @_handle.register
-    def _(self, message: Failed, node: Node) -> None:
+    def _on_failed(self, message: Failed, node: Node) -> None:
         if message.kind is FailureKind.EXITED and not message.output:  # by sys.exit: the reason is in what it printed
             message = replace(message, output="\n".join(self.metrics.lines(node.number)))
         self.fail(node, message)
 
     @_handle.register
-    def _(self, message: PartitionFed, node: Node) -> None:
+    def _on_partition_fed(self, message: PartitionFed, node: Node) -> None:
         node.fed_parts = message.parts
 
     @_handle.register
-    def _(self, message: FeedFailed, node: Node) -> None:
+    def _on_feed_failed(self, message: FeedFailed, node: Node) -> None:
         node.feed_failed = message.reason
 
     @_handle.register
-    def _(self, _message: ProgramBegun, node: Node) -> None:
+    def _on_program_begun(self, _message: ProgramBegun, node: Node) -> None:
         node.begun_at = time.monotonic()
 
     @_handle.register
-    def _(self, _message: Serving, node: Node) -> None:
+    def _on_serving(self, _message: Serving, node: Node) -> None:
         node.serving = True
 
     @_handle.register
-    def _(self, _message: InferenceReady, node: Node) -> None:
+    def _on_inference_ready(self, _message: InferenceReady, node: Node) -> None:
         node.answering = True
 
     @_handle.register
-    def _(self, message: CheckpointSaved, node: Node) -> None:  # noqa: ARG002
+    def _on_checkpoint_saved(self, message: CheckpointSaved, node: Node) -> None:  # noqa: ARG002
         self.saved[message.directory] = message.feed
 
     @_handle.register
-    def _(self, message: TensorBoardUp, node: Node) -> None:  # noqa: ARG002
+    def _on_tensor_board_up(self, message: TensorBoardUp, node: Node) -> None:  # noqa: ARG002
         self.tensorboard_url = message.url
 
     @_handle.register
-    def _(self, message: ProbeReply, node: Node) -> None:
+    def _on_probe_reply(self, message: ProbeReply, node: Node) -> None:
         node.checked, node.unreached = message.number, message.unreached
 
     @_handle.register
-    def _(self, message: Stacks, node: Node) -> None:
+    def _on_stacks(self, message: Stacks, node: Node) -> None:
         self.stacks.receive(node, message)
 
     @_handle.register
-    def _(self, message: BreakpointReached, node: Node) -> None:
+    def _on_breakpoint_reached(self, message: BreakpointReached, node: Node) -> None:
         self.breakpoints.reached(node, message)
 
     @_handle.register
-    def _(self, message: DebuggerOutput, node: Node) -> None:
+    def _on_debugger_output(self, message: DebuggerOutput, node: Node) -> None:
         self.breakpoints.wrote(node, message)
 
     @_handle.register
-    def _(self, message: BreakpointLeft, node: Node) -> None:
+    def _on_breakpoint_left(self, message: BreakpointLeft, node: Node) -> None:
         self.breakpoints.left(node, "the program ends" if message.quits else "the program goes on")
 
     @_handle.register
-    def _(self, message: Idle, node: Node) -> None:
+    def _on_idle(self, message: Idle, node: Node) -> None:
         self.set_idle(node, message)
         self._find_hung()
 
     @_handle.register
-    def _(self, _message: Active, node: Node) -> None:
+    def _on_active(self, _message: Active, node: Node) -> None:
         self.set_idle(node, None)
 
     # ---- events: failures
@@ -573,7 +572,7 @@ class Monitor(Roster):
             return self._stopping or not (self._failures.begun or self._failures.unanswered(probe))
 
         # A supervisor that never answers is given up for its missing heartbeats.
-        self._inbox.wait(certain, self._heartbeat_timeout + _CAUSE_SECONDS)
+        self._inbox.wait(certain, self._heartbeat_timeout + CERTAIN_SECONDS)
         return self.failure()
 
     # ---- in the driver's other threads: feeds, waiting, the end

@@ -18,8 +18,8 @@ def direct_sublayers(layer: Any) -> Iterator[Any]:
     --------
     >>> import keras
     >>> layer = keras.layers.Bidirectional(keras.layers.LSTM(2))
-    >>> [each.name for each in direct_sublayers(layer)]
-    ['forward_lstm', 'backward_lstm']
+    >>> [each.name.partition("_")[0] for each in direct_sublayers(layer)]
+    ['forward', 'backward']
     """
     found = {id(each): each for each in _layers_in(vars(layer), _layer_class(layer))}
     yield from (each for each in found.values() if each is not layer)

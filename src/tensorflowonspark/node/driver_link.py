@@ -326,38 +326,38 @@ class Link:
         _log.error("the supervisor sent a %s, for which this node has no handler", type(message).__name__)
 
     @_handle.register
-    def _(self, message: Heartbeat) -> None:
+    def _on_heartbeat(self, message: Heartbeat) -> None:
         """Do nothing: any message shows that the supervisor is alive."""
 
     @_handle.register
-    def _(self, _message: StatusRequest) -> None:
+    def _on_status_request(self, _message: StatusRequest) -> None:
         waits = max(self._waits, key=lambda each: each.value, default=WaitsFor.NOTHING)
         self.send(node_status(waits, self.in_epoch))
 
     @_handle.register
-    def _(self, message: StacksRequest) -> None:
+    def _on_stacks_request(self, message: StacksRequest) -> None:
         # In a thread of its own: files of source may be on a disk that does not answer.
         Thread(target=lambda: self.send(Stacks(message.number, all_stacks())), daemon=True).start()
 
     @_handle.register
-    def _(self, message: Members) -> None:
+    def _on_members(self, message: Members) -> None:
         self._members = message.members
 
     @_handle.register
-    def _(self, message: MemberReplaced) -> None:
+    def _on_member_replaced(self, message: MemberReplaced) -> None:
         new = message.member
         self._members = tuple(new if each.number == new.number else each for each in self._members)
         if self._on_member is not None:
             self._on_member(new)
 
     @_handle.register
-    def _(self, message: FeedBegins) -> None:
+    def _on_feed_begins(self, message: FeedBegins) -> None:
         self._begin_again(message.feed)
         self._begun[message.feed] = message
         self._follow(message)
 
     @_handle.register
-    def _(self, message: FeedComplete) -> None:
+    def _on_feed_complete(self, message: FeedComplete) -> None:
         self._begin_again(message.feed)
         self._complete[message.feed] = message
         if message.feed not in self._begun:
@@ -376,11 +376,11 @@ class Link:
             Thread(target=self._on_feed, args=(message,), daemon=True).start()
 
     @_handle.register
-    def _(self, message: RowsCounted) -> None:
+    def _on_rows_counted(self, message: RowsCounted) -> None:
         self._counted[message.feed] = message.rows
 
     @_handle.register
-    def _(self, message: StepGrant) -> None:
+    def _on_step_grant(self, message: StepGrant) -> None:
         self._grants[message.feed].append(message)
         self._granted[message.feed] += sum(count for count, _ in message.steps or ())
         if message.failed:
@@ -391,33 +391,33 @@ class Link:
             self._ended.add(message.feed)
 
     @_handle.register
-    def _(self, message: Contributed) -> None:
+    def _on_contributed(self, message: Contributed) -> None:
         self._contributions[message.collective, message.sender].append(message)
 
     @_handle.register(RoundPlan)
     @_handle.register(RoundResult)
     @_handle.register(RoundRefused)
-    def _(self, message: RoundPlan | RoundResult | RoundRefused) -> None:
+    def _on_round(self, message: RoundPlan | RoundResult | RoundRefused) -> None:
         self._rounds.append(message)
 
     @_handle.register
-    def _(self, message: DebuggerInput) -> None:
+    def _on_debugger_input(self, message: DebuggerInput) -> None:
         self._typed.append(message)
 
     @_handle.register
-    def _(self, message: PassesEnded) -> None:
+    def _on_passes_ended(self, message: PassesEnded) -> None:
         self._passes[message.feed, message.split] = message.count
 
     @_handle.register
-    def _(self, _message: NoMoreFeeds) -> None:
+    def _on_no_more_feeds(self, _message: NoMoreFeeds) -> None:
         self._no_more_feeds = True
 
     @_handle.register
-    def _(self, _message: PortReleased) -> None:
+    def _on_port_released(self, _message: PortReleased) -> None:
         self._port_released = True
 
     @_handle.register
-    def _(self, _message: Stop) -> None:
+    def _on_stop(self, _message: Stop) -> None:
         self._stopped = True
 
 

@@ -19,6 +19,7 @@ from threading import Thread, Timer
 from typing import Any
 
 from tensorflowonspark import transport
+from tensorflowonspark.config import NODE_END_SECONDS
 from tensorflowonspark.errors import FailureKind
 from tensorflowonspark.messages import (
     Connected,
@@ -56,7 +57,6 @@ from tensorflowonspark.supervisor.tensorboard import TensorBoard
 from tensorflowonspark.terminal import CONSOLE
 
 _log = logging.getLogger(__name__)
-_CAUSE_SECONDS = 0.3  # for the node's end to be noticed after its task's
 _REPLY_SECONDS = 0.5  # for the node to reply while the driver waits; native code may keep it from that
 _LAST_SECONDS = 2.0  # for the driver to read the last messages
 _ENDED = object()  # in the inbox: the source has ended
@@ -233,25 +233,25 @@ class Supervisor:
             CONSOLE.log(_log, logging.ERROR, "a %s has no handler in the supervisor", type(message).__name__)
 
     @_handle.register
-    def _(self, _message: Detach) -> None:
+    def _on_detach(self, _message: Detach) -> None:
         self._task = None
 
     @_handle.register
-    def _(self, message: NodeStatus) -> None:
+    def _on_node_status(self, message: NodeStatus) -> None:
         self._node.liveness.receive(message)
         self._reply_to_probe()
 
     @_handle.register
-    def _(self, _message: FrameworkImported) -> None:
+    def _on_framework_imported(self, _message: FrameworkImported) -> None:
         self._node.ensure_fork_server()
 
     @_handle.register
-    def _(self, _message: ReleasePort) -> None:
+    def _on_release_port(self, _message: ReleasePort) -> None:
         self._port.close()
         self._node.send(PortReleased())
 
     @_handle.register
-    def _(self, message: Stop) -> None:
+    def _on_stop(self, message: Stop) -> None:
         """Stop the node: by a message if its program has ended, else by SIGTERM; and at last by SIGKILL."""
         if not self._node.is_running:
             self._ended = True
@@ -264,7 +264,7 @@ class Supervisor:
             self._node.signal(signal.SIGTERM, message.grace_seconds)
 
     @_handle.register
-    def _(self, message: Probe) -> None:
+    def _on_probe(self, message: Probe) -> None:
         """Check the node: it replies, or has time to; but if its process has ended the failure is sent first."""
         if self._probe is None:
             self._probe_ends = time.monotonic() + _REPLY_SECONDS
@@ -277,21 +277,21 @@ class Supervisor:
         self._node.send(StatusRequest())
 
     @_handle.register
-    def _(self, message: StacksRequest) -> None:
+    def _on_stacks_request(self, message: StacksRequest) -> None:
         self._stacks.begin(message)
 
     # Of messages that are forwarded:
 
     @_handle.register
-    def _(self, message: Stacks) -> None:
+    def _on_stacks(self, message: Stacks) -> None:
         self._stacks.receive(message)
 
     @_handle.register
-    def _(self, _message: Returned) -> None:
+    def _on_returned(self, _message: Returned) -> None:
         self._on_outcome()
 
     @_handle.register
-    def _(self, _message: Failed) -> None:
+    def _on_failed(self, _message: Failed) -> None:
         self._failed = True
         self._on_outcome()
 
@@ -302,13 +302,13 @@ class Supervisor:
             self._node.send(Stop(grace_seconds=0.0))
 
     @_handle.register
-    def _(self, message: NodeReady) -> None:
+    def _on_node_ready(self, message: NodeReady) -> None:
         if self._task is not None:
             with suppress(OSError):
                 self._task.send(message)
 
     @_handle.register
-    def _(self, _message: Members) -> None:
+    def _on_members(self, _message: Members) -> None:
         assignment, config = self._assignment, self._assignment.config
         if config.tensorboard and assignment.role == config.spec.chief_role:
             copies = str(Path(self._node.private, "logs"))
@@ -350,7 +350,7 @@ class Supervisor:
     def _on_task_end(self) -> None:
         if self._task is not None:
             # A node that ends while it is fed ends its task too. Its own end explains more, and follows at once.
-            later = Timer(_CAUSE_SECONDS, self._inbox.put, (("task over", _ENDED),))
+            later = Timer(NODE_END_SECONDS, self._inbox.put, (("task over", _ENDED),))
             later.daemon = True
             later.start()
 

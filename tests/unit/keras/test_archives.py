@@ -72,7 +72,7 @@ def error_of(read):
 
 
 def jax_state(folder):
-    JaxState(Model()).write(str(folder), keep=True)
+    JaxState(Model()).write(str(folder))
     return folder / "state.zip", lambda: JaxState(Model()).read(str(folder), "/ckpt/step-1")
 
 

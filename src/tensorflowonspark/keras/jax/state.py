@@ -60,18 +60,14 @@ class JaxState:
         variables = [*own, *(optimizer.variables if optimizer is not None else [])]
         return list({id(each): each for each in variables}.values())
 
-    def write(self, directory: str, *, keep: bool) -> None:
-        """Write the state to a directory of this machine; all workers must call it.
+    def write(self, directory: str) -> None:
+        """Write the state to a directory of this machine.
 
         Parameters
         ----------
         directory : str
             The directory.
-        keep : bool
-            Whether this worker writes; the others only take part.
         """
-        if not keep:
-            return
         variables = self._variables
         described = [{"path": each.path, "shape": list(each.shape), "dtype": str(each.dtype)} for each in variables]
         # As bytes, since NumPy's files have no bfloat16.

@@ -28,7 +28,8 @@ def write_state(state: Any, directory: str, node: str, *, keep: bool) -> None:
         Whether the files are kept; the others of these workers only take part.
     """
     if is_state(state):
-        JaxState.of(state).write(directory, keep=keep)
+        if keep:  # each process of JAX has the whole state
+            JaxState.of(state).write(directory)
         return
     state.write(f"{directory}/{_PREFIX}", _io_options(node))
 
