@@ -63,11 +63,11 @@ def _function(model: Any, step: Callable[[Any], Any], name: str) -> Callable[[An
 
     @in_graph
     @tf.autograph.experimental.do_not_convert
-    def begun(data: Any, planned: Any) -> Any:
+    def begun(data: Any, planned: Any, own_weights: Any) -> Any:
         absent = tf.experimental.Optional  # as Keras's datasets have it for each absent part of a batch
         data = tf.nest.map_structure(lambda each: None if isinstance(each, absent) else each, data)
-        data, own, real = prepared(model, data, planned)
-        return data, begin.meet(own), real
+        data, own, real, own_weights = prepared(model, data, planned, own_weights)
+        return (data, begin.meet(own), real), own_weights
 
     @in_graph
     @tf.autograph.experimental.do_not_convert
@@ -81,10 +81,10 @@ def _function(model: Any, step: Callable[[Any], Any], name: str) -> Callable[[An
     def take(iterator: Any) -> Any:
         try:
             try:
-                batch = begun(*_next_batch(strategy, iterator))
+                batch = _begun(begun, strategy, iterator)
             except tf.errors.OutOfRangeError:  # of this worker
                 rows = begin.meet_without_batch()
-                data, _, real = prepared(model, tf.nest.map_structure(partial(_zeros, 0), iterator.element_spec))
+                data, _, real, _ = prepared(model, tf.nest.map_structure(partial(_zeros, 0), iterator.element_spec))
                 batch = data, rows, real
         except tf.errors.InvalidArgumentError as error:
             begin.explain(error)
@@ -108,21 +108,23 @@ def _function(model: Any, step: Callable[[Any], Any], name: str) -> Callable[[An
     return steps
 
 
-def _next_batch(strategy: Any, iterator: Any) -> tuple[Any, Any]:
-    """Return the next batch of this worker, and its real rows and all if these are known.
+def _begun(begun: Callable[..., Any], strategy: Any, iterator: Any) -> Any:
+    """Return what the begin of a step makes of the next batch of this worker.
 
-    It is taken before the graph of the step runs, in which operations that need no data, as the optimizer's count of
-    steps, would run before TensorFlow finds the end of the data. Each worker takes its own: where TensorFlow divides a
-    dataset, it would ask all workers whether they have another batch, by a message of its own.
+    The batch is taken before the graph of the step runs, in which operations that need no data, as the optimizer's
+    count of steps, would run before TensorFlow finds the end of the data. Each worker takes its own: where TensorFlow
+    divides a dataset, it would ask all workers whether they have another batch, by a message of its own.
     """
     if inspect.isgenerator(iterator):
-        return next(iterator), None
+        return begun(next(iterator), None, None)[0]
     if isinstance(iterator, tf.distribute.DistributedIterator):
         iterator._enable_get_next_as_optional = False
-    data = iterator.get_next()
+    data = tf.nest.map_structure(partial(_local, strategy), iterator.get_next())
     planned = iterator.rows_of_batch() if isinstance(iterator, PlannedIterator) else None
-    data = tf.nest.map_structure(partial(_local, strategy), data)
-    return data, planned and tf.constant(planned, tf.int32)
+    if planned is None:
+        return begun(data, None, None)[0]
+    batch, iterator.own_weights = begun(data, tf.constant(planned, tf.int32), tf.cast(iterator.own_weights, tf.bool))
+    return batch
 
 
 def _make_predict_function(wrapped: Any, model: Any, /, force: bool = False) -> Any:

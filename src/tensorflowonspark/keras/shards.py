@@ -134,9 +134,15 @@ class PlannedIterator:
         The batches.
     planned : sequence of (int, int)
         The real rows of each, and all; empty if they are not known.
+
+    Attributes
+    ----------
+    own_weights : bool or tf.Tensor
+        Whether a batch so far had weights of the program's own (`worker_step.prepared`).
     """
 
     def __init__(self, batches: Any, planned: RowsAhead) -> None:
+        self.own_weights: Any = False
         self._batches, self._planned = batches, iter(planned)
 
     @property

@@ -216,10 +216,11 @@ def is_statistic(weight: Any) -> bool:
     return not weight.trainable and not getattr(weight.value, "trainable", True)
 
 
-def prepared(model: Any, data: Any, planned: Any = None) -> tuple[Any, tf.Tensor, tf.Tensor | None]:
+def prepared(model: Any, data: Any, planned: Any = None, own_weights: Any = None) -> tuple[Any, ...]:
     """Return a batch without its padding rows, the number of its real rows, and a mask of them if padding stays.
 
-    A batch of padding alone is kept, and one without rows gets one of padding, since layers fail without any.
+    The last result is `own_weights` for the next batch of the pass. A batch of padding alone is kept, and one without
+    rows gets one of padding, since layers fail without any.
 
     Parameters
     ----------
@@ -231,6 +232,9 @@ def prepared(model: Any, data: Any, planned: Any = None) -> tuple[Any, tf.Tensor
         The real rows of the batch by the feed's plan, which come first, and all of its rows. If the batch has another
         number, the program has selected rows, and if others are marked as padding while those that follow the real ones
         have weights, it has moved them: then the mark of padding decides, as without a plan.
+    own_weights : tf.Tensor, optional
+        Whether an earlier batch of the pass had weights of the program's own: they marked another number of rows than
+        the plan had. Such weights mark no padding.
     """
     weights = _weights(data)
     real = real_rows(weights)
@@ -241,7 +245,8 @@ def prepared(model: Any, data: Any, planned: Any = None) -> tuple[Any, tf.Tensor
         is_whole = tf.equal(count, planned[1])
         if real is not None:
             as_many = tf.equal(tf.reduce_sum(tf.cast(real, tf.int32)), planned[0])
-            is_whole &= ~(as_many & tf.reduce_any(have_weight(weights) & ~of_plan))
+            own_weights |= is_whole & ~as_many
+            is_whole &= own_weights | ~(as_many & tf.reduce_any(have_weight(weights) & ~of_plan))
         real = tf.where(is_whole, of_plan, by_mark)
     rows = _rows(data) if real is None else tf.reduce_sum(tf.cast(real, tf.float32))
     if not has_fixed_batches(model):
@@ -259,8 +264,8 @@ def prepared(model: Any, data: Any, planned: Any = None) -> tuple[Any, tf.Tensor
         )
         for place, values in zip(places, of_rows, strict=True):
             flat[place] = values
-        return tf.nest.pack_sequence_as(data, flat), rows, None
-    return data, rows, real
+        return tf.nest.pack_sequence_as(data, flat), rows, None, own_weights
+    return data, rows, real, own_weights
 
 
 def _weights(data: Any) -> Any:

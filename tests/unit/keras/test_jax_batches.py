@@ -81,9 +81,10 @@ def test_the_real_rows_are_those_of_the_plan_or_those_whose_weight_is_not_minus_
     batch = (*batch[:2], np.array([1, -0.0, -0.0], np.float32))  # of one real row and the row of padding in batch 1
     assert [planned.real(batch, number).tolist() for number in (0, 1)] == [[True] * 3, [True, True, False]]
     turned = tuple(each[::-1] for each in (*batch[:2], np.array([1, 1, -0.0], np.float32)))
-    assert planned.real(turned, 1).tolist() == [False, True, True]
+    assert Padding(fed=True, planned=[3, 2], rows=3).real(turned, 1).tolist() == [False, True, True]
     own = (*batch[:2], np.array([1, -0.0, 0.0], np.float32))  # products of weights of which some are -0.0
     assert planned.real(own, 1).tolist() == [True, True, False]
+    assert planned.real(turned, 1).tolist() == [True, True, False]  # after weights of the program's own
     assert planned.real(tuple(each[:2] for each in batch), 0).tolist() == [True, False]  # of which a map dropped a row
     with pytest.raises(SpecError, match="have lost the weights"):
         Padding(fed=True).real(batch[:2], 0)

@@ -101,9 +101,9 @@ class WorkerPass:
     real: int = 0
 
 
-@dataclass(frozen=True)
+@dataclass
 class Padding:
-    """What is known of the rows that fill up a worker's batches.
+    """What is known of the rows that fill up a worker's batches in a pass.
 
     Attributes
     ----------
@@ -113,11 +113,15 @@ class Padding:
         The number of real rows of each batch, if the feed knows it: the first ones, unless a map has moved the others.
     rows : int
         The rows of each of these batches. Of a batch with another number of rows, only the weights show the real ones.
+    own_weights : bool
+        Whether a batch so far has had weights of the program's own, and not those of the feed: they mark other rows
+        than the plan has.
     """
 
     fed: bool = False
     planned: Sequence[int] | None = None
     rows: int = 0
+    own_weights: bool = False
 
     def real(self, batch: Any, number: int) -> Any:
         """Return a mask of the real rows of a batch.
@@ -133,7 +137,8 @@ class Padding:
         if self.planned is not None and number < len(self.planned) and rows == self.rows:
             by_plan = np.arange(rows) < self.planned[number]
             real = marked(batch, rows, required=False)
-            are_moved = real.sum() == self.planned[number] and _have_weight(batch, ~by_plan)
+            self.own_weights |= bool(real.sum() != self.planned[number])
+            are_moved = not self.own_weights and _have_weight(batch, ~by_plan)
             return real if are_moved else by_plan
         if not self.fed and not row_counts.padded:
             return np.ones(rows, bool)
