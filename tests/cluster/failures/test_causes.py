@@ -219,41 +219,30 @@ def test_rows_that_a_held_task_can_not_feed(spark):
 @pytest.mark.slow
 @pytest.mark.masters("local")
 def test_a_job_that_is_cancelled(spark, tmp_path):
-    begun = {"rows": tmp_path / "rows", "program": tmp_path / "program"}
+    def run(frame):
+        tfos.run(spark, lambda args, ctx: ctx.feed().rows, data=frame, num_workers=2)
 
-    @f.udf("long")
-    def slowly(number):
-        begun["rows"].touch()
-        time.sleep(1)
-        return number
+    def train(frame):
+        with tfos.Cluster(spark, lambda args, ctx: ctx.feed().rows, num_workers=2) as cluster:
+            cluster.train(frame)
 
-    def cancel():
-        wait_for(lambda: all(each.exists() for each in begun.values()))
-        spark.sparkContext.cancelAllJobs()
+    for number, entrance in enumerate([run, train] * ROUNDS):
+        begun = tmp_path / str(number)  # another one for each: tasks of the last job may go on for a second
 
-    frame = spark.range(0, 100, 1, 4).select(slowly("id").alias("id"))
-    for _ in range(ROUNDS):
-        for entrance in (_run, _train):
-            for each in begun.values():
-                each.unlink(missing_ok=True)
-            with ThreadPoolExecutor(1) as other:
-                other.submit(cancel)
-                with pytest.raises(tfos.ClusterError, match="cancelled"):  # a FeedError once all nodes are up
-                    entrance(spark, frame, begun["program"])
+        def slowly(value, begun=begun):
+            begun.touch()
+            time.sleep(1)
+            return value
 
+        def cancel(begun=begun):
+            wait_for(begun.exists)
+            spark.sparkContext.cancelAllJobs()
 
-def _counts(path, ctx):
-    path.touch()
-    return ctx.feed().rows
-
-
-def _run(spark, frame, path):
-    tfos.run(spark, _counts, path, data=frame, num_workers=2)
-
-
-def _train(spark, frame, path):
-    with tfos.Cluster(spark, _counts, path, num_workers=2) as cluster:
-        cluster.train(frame)
+        frame = spark.range(0, 100, 1, 4).select(f.udf(slowly, "long")("id").alias("id"))
+        with ThreadPoolExecutor(1) as other:
+            other.submit(cancel)
+            with pytest.raises(tfos.ClusterError, match="cancelled"):  # a FeedError once all nodes are up
+                entrance(frame)
 
 
 @pytest.mark.slow
