@@ -94,10 +94,14 @@ def check_names(given: Mapping[str, Any], custom_objects: Mapping[str, Any], lib
             try:
                 module.get(name)
             except ValueError:
-                meant = did_you_mean(name, {*special, *dir(module), *map(str.lower, dir(module))})
+                meant = did_you_mean(name, {*special, *dir(module), *map(str.lower, dir(module))} - {name})
                 raise SpecError(
                     f"{setting}={name!r}: Keras has none of this name{meant}; customObjects={{{name!r}: ...}} gives "
                     "one of your own"
+                ) from None
+            except TypeError as error:
+                raise SpecError(
+                    f"{setting}={name!r} needs arguments ({error}): give an object in place of the name"
                 ) from None
 
 

@@ -94,6 +94,8 @@ def on_weight(width, units=1, **params):
         ({"model": line(), "loss": "mean_squared_eror"}, "has none of this name .did you mean 'mean_squared_error'"),
         ({"model": line(), "loss": {"y": "mse"}, "optimizer": "adm"}, r"optimizer='adm': .*did you mean 'adam'"),
         ({"model": line(), "metrics": ["acuracy"]}, r"metrics='acuracy': .*did you mean 'accuracy'"),
+        ({"model": line(), "metrics": ["MeanIoU"]}, r"metrics='MeanIoU' needs arguments \(.*'num_classes'\)"),
+        ({"model": line(), "metrics": ["recallatprecision"]}, r"metrics='recallatprecision': .*'RecallAtPrecision'"),
         ({"model": compiled("mean_squared_eror")}, "loss='mean_squared_eror': .*did you mean 'mean_squared_error'"),
         ({"model": compiled("mean_squared_eror"), "optimizer": "sgd"}, "loss='mean_squared_eror'"),
         ({"model": keras.Sequential()}, "the model is not compiled"),
