@@ -22,12 +22,21 @@ from typing import Any
 
 import tensorflow as tf
 
-from tensorflowonspark.keras.hooks import wrap
+from tensorflowonspark.errors import SpecError
+from tensorflowonspark.keras.hooks import is_own, wrap
 from tensorflowonspark.keras.metric_sums import StepLogs
 from tensorflowonspark.keras.shards import PlannedIterator
 from tensorflowonspark.keras.step_begin import StepBegin
 from tensorflowonspark.keras.steps import can_be_called, refuse_float8
-from tensorflowonspark.keras.worker_step import WorkerStep, building, of_any_size, prepared, taking, within
+from tensorflowonspark.keras.worker_step import (
+    WorkerStep,
+    building,
+    has_fixed_batches,
+    of_any_size,
+    prepared,
+    taking,
+    within,
+)
 from tensorflowonspark.keras.workers import has_several_workers
 
 
@@ -47,6 +56,7 @@ def _making(name: str) -> Callable[..., Any]:
             return wrapped(force)
         attribute = f"{name}_function"
         if force or getattr(model, attribute) is None:
+            _refuse_padding(model, name)
             if name == "train":
                 refuse_float8(model)
             setattr(model, attribute, _function(model, getattr(model, f"{name}_step"), name))
@@ -106,6 +116,23 @@ def _function(model: Any, step: Callable[[Any], Any], name: str) -> Callable[[An
 
     steps.begin = begin  # type: ignore[attr-defined]
     return steps
+
+
+def _refuse_padding(model: Any, name: str) -> None:
+    """Refuse a step or a loss of a model's own in batches of one size, in which rows that fill them up stay.
+
+    Raises
+    ------
+    SpecError
+        With the method.
+    """
+    own = [each for each in (f"{name}_step", "compute_loss") if is_own(model, each)] if has_fixed_batches(model) else []
+    if own:
+        raise SpecError(
+            f"{type(model).__name__}.{own[0]} is the model's own, and its input has a fixed batch_size: rows that fill "
+            "up a worker's batch stay in it, and only losses and metrics of compile leave them out. Leave batch_size "
+            "out of the input, or take Keras's own step"
+        )
 
 
 def _begun(begun: Callable[..., Any], strategy: Any, iterator: Any) -> Any:

@@ -84,7 +84,7 @@ def fixed_batches(place):
     return place.trained(lambda: keras.Sequential(_fixed_layers(place)), place.dataset("x", "y"), metrics=["mae"])
 
 
-@program("fixed_batches_own_step")
+@program("fixed_batches_own_step", refused="Stepping.train_step")
 def fixed_batches_own_step(place):
     return train_stepping(place, Stepping, lambda: _fixed_layers(place))
 
