@@ -1,5 +1,6 @@
 """Whether a process finds that its imports have no bytecode."""
 
+import os
 import subprocess
 import sys
 
@@ -20,6 +21,7 @@ def test_modules_without_bytecode_are_a_line_with_the_remedy(tmp_path, forbidden
     options = ["-B"] if forbidden else ["-X", f"pycache_prefix={tmp_path}/cache"]
     done = subprocess.run(
         [sys.executable, *options, "-c", f"import sys; sys.path.insert(0, {str(package.parent)!r}); {_IMPORT}"],
+        env={name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"},
         capture_output=True,
         text=True,
         check=True,

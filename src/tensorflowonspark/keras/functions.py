@@ -91,7 +91,7 @@ def _function(model: Any, step: Callable[[Any], Any], name: str) -> Callable[[An
     def take(iterator: Any) -> Any:
         try:
             try:
-                batch = _begun(begun, strategy, iterator)
+                batch = _with_next_batch(begun, strategy, iterator)
             except tf.errors.OutOfRangeError:  # of this worker
                 rows = begin.meet_without_batch()
                 data, _, real, _ = prepared(model, tf.nest.map_structure(partial(_zeros, 0), iterator.element_spec))
@@ -135,7 +135,7 @@ def _refuse_padding(model: Any, name: str) -> None:
         )
 
 
-def _begun(begun: Callable[..., Any], strategy: Any, iterator: Any) -> Any:
+def _with_next_batch(begun: Callable[..., Any], strategy: Any, iterator: Any) -> Any:
     """Return what the begin of a step makes of the next batch of this worker.
 
     The batch is taken before the graph of the step runs, in which operations that need no data, as the optimizer's
