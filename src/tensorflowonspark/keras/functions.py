@@ -23,7 +23,7 @@ from typing import Any
 import tensorflow as tf
 
 from tensorflowonspark.errors import SpecError
-from tensorflowonspark.keras.hooks import is_own, wrap
+from tensorflowonspark.keras.hooks import wrap
 from tensorflowonspark.keras.metric_sums import StepLogs
 from tensorflowonspark.keras.shards import PlannedIterator
 from tensorflowonspark.keras.step_begin import StepBegin
@@ -31,7 +31,6 @@ from tensorflowonspark.keras.steps import can_be_called, refuse_float8
 from tensorflowonspark.keras.worker_step import (
     WorkerStep,
     building,
-    has_fixed_batches,
     of_any_size,
     prepared,
     taking,
@@ -56,7 +55,6 @@ def _making(name: str) -> Callable[..., Any]:
             return wrapped(force)
         attribute = f"{name}_function"
         if force or getattr(model, attribute) is None:
-            _refuse_padding(model, name)
             if name == "train":
                 refuse_float8(model)
             setattr(model, attribute, _function(model, getattr(model, f"{name}_step"), name))
@@ -76,15 +74,15 @@ def _function(model: Any, step: Callable[[Any], Any], name: str) -> Callable[[An
     def begun(data: Any, planned: Any, own_weights: Any) -> Any:
         absent = tf.experimental.Optional  # as Keras's datasets have it for each absent part of a batch
         data = tf.nest.map_structure(lambda each: None if isinstance(each, absent) else each, data)
-        data, own, real, own_weights = prepared(model, data, planned, own_weights)
-        return (data, begin.meet(own), real), own_weights
+        data, own, own_weights = prepared(data, planned, own_weights)
+        return (data, begin.meet(own)), own_weights
 
     @in_graph
     @tf.autograph.experimental.do_not_convert
-    def one_step(data: Any, rows: tf.Tensor, real: Any) -> Any:
-        known = WorkerStep(model, strategy, rows, begin.rows, begin.rank, real=real)
+    def one_step(data: Any, rows: tf.Tensor) -> Any:
+        known = WorkerStep(model, strategy, rows, begin.rows, begin.rank)
         with taking(known):
-            logs = StepLogs.of_worker(known, step(of_any_size(model, data)))
+            logs = StepLogs.of_worker(known, step(of_any_size(data)))
         with within(known):
             return logs.of_all_workers(known)
 
@@ -94,14 +92,14 @@ def _function(model: Any, step: Callable[[Any], Any], name: str) -> Callable[[An
                 batch = _with_next_batch(begun, strategy, iterator)
             except tf.errors.OutOfRangeError:  # of this worker
                 rows = begin.meet_without_batch()
-                data, _, real, _ = prepared(model, tf.nest.map_structure(partial(_zeros, 0), iterator.element_spec))
-                batch = data, rows, real
+                batch = prepared(tf.nest.map_structure(partial(_zeros, 0), iterator.element_spec))[0], rows
         except tf.errors.InvalidArgumentError as error:
             begin.explain(error)
             model.stop_training = True
             warnings.filterwarnings("ignore", message="Your input ran out of data", category=UserWarning)
             raise StopIteration from None  # ends the epoch
-        return one_step(*batch)
+        with _explaining_size(model, batch[0]):
+            return one_step(*batch)
 
     def steps(iterator: Any) -> Any:
         outputs = None
@@ -118,21 +116,23 @@ def _function(model: Any, step: Callable[[Any], Any], name: str) -> Callable[[An
     return steps
 
 
-def _refuse_padding(model: Any, name: str) -> None:
-    """Refuse a step or a loss of a model's own in batches of one size, in which rows that fill them up stay.
-
-    Raises
-    ------
-    SpecError
-        With the method.
-    """
-    own = [each for each in (f"{name}_step", "compute_loss") if is_own(model, each)] if has_fixed_batches(model) else []
-    if own:
+@contextmanager
+def _explaining_size(model: Any, data: Any) -> Iterator[None]:
+    """Raise a `SpecError` if a step fails with another number of rows than the model's inputs state."""
+    try:
+        yield
+        return
+    except Exception as error:
+        failure = error
+    stated = {each.shape[0] for each in tf.nest.flatten(getattr(model, "inputs", None) or []) if each.shape} - {None}
+    rows = {int(each.shape[0]) for each in tf.nest.flatten(data) if isinstance(each, tf.Tensor) and each.shape.rank}
+    if stated and rows - stated:
         raise SpecError(
-            f"{type(model).__name__}.{own[0]} is the model's own, and its input has a fixed batch_size: rows that fill "
-            "up a worker's batch stay in it, and only losses and metrics of compile leave them out. Leave batch_size "
-            "out of the input, or take Keras's own step"
-        )
+            f"a step failed with a batch of {min(rows - stated)} rows on this worker, where the input of {model.name} "
+            f"has batch_size={min(stated)}: a layer that keeps a state for each row needs as many in every batch. Give "
+            "the workers rows that their batches divide, or leave batch_size out of the input"
+        ) from failure
+    raise failure
 
 
 def _with_next_batch(begun: Callable[..., Any], strategy: Any, iterator: Any) -> Any:

@@ -150,11 +150,7 @@ def _reduced(
         return value if by_weight else value * step.of_all(factor * tf.cast(of_rows, factor.dtype))
     values = _rows_of_all(step, values)
     if not by_weight and mask is None and reduction != "sum":  # the mean over this worker's rows
-        loss = reduce(values, weights, mask, reduction, dtype)
-        if step.real is None or weights is None:
-            return loss
-        size = tf.cast(tf.size(step.real), loss.dtype)
-        return tf.math.divide_no_nan(loss * size, tf.cast(step.own, loss.dtype))
+        return reduce(values, weights, mask, reduction, dtype)
     total = reduce(values, weights, mask, "sum", dtype)
     any_rows = tf.cast(step.any, total.dtype)  # a batch of padding alone is kept
     total *= any_rows
@@ -166,8 +162,6 @@ def _reduced(
         divisor = ops.sum(losses.apply_mask(weights, mask, values.dtype, reduction))
     else:
         valid = ops.cast(mask, values.dtype)
-        if step.real is not None:
-            valid *= tf.reshape(tf.cast(step.real, valid.dtype), [-1, *[1] * (valid.shape.rank - 1)])
         per_step = tf.size(values) / tf.maximum(tf.size(mask), 1)  # losses of each time step
         divisor = ops.sum(valid) * tf.cast(per_step, values.dtype)
     divisor = step.of_all(tf.cast(divisor, total.dtype) * any_rows)

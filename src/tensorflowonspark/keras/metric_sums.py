@@ -52,8 +52,7 @@ def skip_padding(compile_utils: ModuleType) -> None:
     """Have Keras 3 update metrics with real rows (called after the import of its ``compile_utils``)."""
 
     def update_state(wrapped: Any, container: Any, /, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
-        step = current_step()  # on one of several workers, padding is out of the batch
-        real = real_rows(sample_weight) if step is None or step.real is not None else None
+        real = None if current_step() else real_rows(sample_weight)  # of several workers, padding is out of the batch
         if real is None or not have_rows(y_true, y_pred, sample_weight):
             wrapped(y_true, y_pred, sample_weight)
             return

@@ -46,8 +46,6 @@ class WorkerStep:
         This worker's number.
     divisors : list of tf.Tensor
         By what the losses of all workers are divided, in their order.
-    real : tf.Tensor or None
-        A mask of the real rows, where those of padding stay in batches of a fixed size.
     is_compiled : bool
         Whether XLA compiles the present graph, in which workers can't communicate.
     graph : tf.Graph
@@ -60,7 +58,6 @@ class WorkerStep:
     kept_rows: tf.Variable
     rank: int
     divisors: list[tf.Tensor] = field(default_factory=list)
-    real: tf.Tensor | None = None
     is_compiled: bool = False
     graph: Any = field(default_factory=tf.compat.v1.get_default_graph)
 
@@ -216,16 +213,13 @@ def is_statistic(weight: Any) -> bool:
     return not weight.trainable and not getattr(weight.value, "trainable", True)
 
 
-def prepared(model: Any, data: Any, planned: Any = None, own_weights: Any = None) -> tuple[Any, ...]:
-    """Return a batch without its padding rows, the number of its real rows, and a mask of them if padding stays.
+def prepared(data: Any, planned: Any = None, own_weights: Any = None) -> tuple[Any, ...]:
+    """Return a batch without its padding rows, the number of its real rows, and `own_weights` for the next batch.
 
-    The last result is `own_weights` for the next batch of the pass. A batch of padding alone is kept, and one without
-    rows gets one of padding, since layers fail without any.
+    A batch of padding alone is kept, and one without rows gets one of padding, since layers fail without any.
 
     Parameters
     ----------
-    model : keras.Model
-        The model.
     data : nested structure of tensors
         The batch.
     planned : tf.Tensor, optional
@@ -249,23 +243,21 @@ def prepared(model: Any, data: Any, planned: Any = None, own_weights: Any = None
             is_whole &= own_weights | ~(as_many & tf.reduce_any(have_weight(weights) & ~of_plan))
         real = tf.where(is_whole, of_plan, by_mark)
     rows = _rows(data) if real is None else tf.reduce_sum(tf.cast(real, tf.float32))
-    if not has_fixed_batches(model):
-        flat = tf.nest.flatten(data)
-        places = [place for place, each in enumerate(flat) if tf.is_tensor(each) and each.shape.rank != 0]
-        of_rows = [flat[place] for place in places]
-        if real is not None:
-            some = tf.reduce_any(real) & tf.logical_not(tf.reduce_all(real))
-            of_rows = tf.cond(some, lambda: [_selected(each, real) for each in of_rows], lambda: of_rows)
-        marks = list(map(id, tf.nest.flatten(_weights(data))))
-        of_rows = tf.cond(
-            _rows(data) > 0,
-            partial(list, of_rows),
-            lambda: [_a_row(flat[place], id(flat[place]) in marks) for place in places],
-        )
-        for place, values in zip(places, of_rows, strict=True):
-            flat[place] = values
-        return tf.nest.pack_sequence_as(data, flat), rows, None, own_weights
-    return data, rows, real, own_weights
+    flat = tf.nest.flatten(data)
+    places = [place for place, each in enumerate(flat) if tf.is_tensor(each) and each.shape.rank != 0]
+    of_rows = [flat[place] for place in places]
+    if real is not None:
+        some = tf.reduce_any(real) & tf.logical_not(tf.reduce_all(real))
+        of_rows = tf.cond(some, lambda: [_selected(each, real) for each in of_rows], lambda: of_rows)
+    marks = list(map(id, tf.nest.flatten(_weights(data))))
+    of_rows = tf.cond(
+        _rows(data) > 0,
+        partial(list, of_rows),
+        lambda: [_a_row(flat[place], id(flat[place]) in marks) for place in places],
+    )
+    for place, values in zip(places, of_rows, strict=True):
+        flat[place] = values
+    return tf.nest.pack_sequence_as(data, flat), rows, own_weights
 
 
 def _weights(data: Any) -> Any:
@@ -279,12 +271,6 @@ def _weights(data: Any) -> Any:
     except ValueError:  # a structure of the program's own
         return None
     return x.get(_WEIGHT) if weights is None and isinstance(x, dict) else weights
-
-
-def has_fixed_batches(model: Any) -> bool:
-    """Return whether a model takes batches of one size, as one with a stateful layer does: padding stays in them."""
-    inputs = getattr(model, "inputs", None) or [None]
-    return bool(getattr(inputs[0], "shape", None) and inputs[0].shape[0])
 
 
 def _rows(data: Any) -> tf.Tensor:
@@ -324,13 +310,11 @@ def _a_row(values: Any, is_weight: bool) -> Any:
     return -zeros if is_weight and values.dtype.is_floating else zeros
 
 
-def of_any_size(model: Any, data: Any) -> Any:
-    """Return a batch whose static shapes have no number of rows, unless a model takes batches of one size.
+def of_any_size(data: Any) -> Any:
+    """Return a batch whose static shapes have no number of rows.
 
     So a graph of the first batch is that of a short one, too. The tensors are marked as values of rows.
     """
-    if has_fixed_batches(model):
-        return data
 
     def opened(values: Any) -> Any:
         is_tensor = isinstance(values, tf.Tensor) and tf.is_symbolic_tensor(values)

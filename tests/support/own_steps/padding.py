@@ -3,7 +3,7 @@
 import keras
 import tensorflow as tf
 
-from tests.support.own_steps.place import line
+from tests.support.own_steps.place import line, normalization
 from tests.support.own_steps.programs import JAX, TENSORFLOW, program
 from tests.support.own_steps.stepping import Stepping, linear_layers, train_stepping
 
@@ -80,13 +80,27 @@ def turned(place):
 
 @program("fixed_batches", on=BOTH)
 def fixed_batches(place):
-    """A model that takes batches of one size: padding stays in the last one."""
+    """A model whose input has a batch_size, which Keras asks of layers that keep a state for each row alone."""
     return place.trained(lambda: keras.Sequential(_fixed_layers(place)), place.dataset("x", "y"), metrics=["mae"])
 
 
-@program("fixed_batches_own_step", refused="Stepping.train_step")
+@program("fixed_batches_own_step")
 def fixed_batches_own_step(place):
     return train_stepping(place, Stepping, lambda: _fixed_layers(place))
+
+
+@program("fixed_batches_one_number")
+def fixed_batches_one_number(place):
+    """The same with a loss that returns one number, and statistics of the rows."""
+
+    def loss(y_true, y_pred):
+        return ops.mean(ops.square(y_true - y_pred))
+
+    def build():
+        first, last = _fixed_layers(place)
+        return keras.Sequential([first, normalization(), last])
+
+    return place.trained(build, place.dataset("x", "y"), loss)
 
 
 def _fixed_layers(place):
