@@ -123,6 +123,28 @@ def test_a_generator_that_reads_a_feed_later_is_refused(spark):
 
 
 @pytest.mark.slow
+@pytest.mark.masters("local")
+def test_a_state_for_each_row_and_a_batch_of_other_rows(spark):
+    """Keras fails with it in one process as well; of several workers the error has both numbers."""
+
+    def program(args, ctx):
+        import keras
+        import tensorflow as tf
+
+        layers = [keras.layers.Reshape((3, 1)), keras.layers.LSTM(3, stateful=True), keras.layers.Dense(1)]
+        dataset = ctx.dataset(16, features="features", label="label", shuffle=False)
+        with tf.distribute.MultiWorkerMirroredStrategy().scope():
+            model = keras.Sequential([keras.Input((3,), batch_size=8), *layers])
+            model.compile("sgd", "mse")
+        return model.fit(dataset.take(args) if args else dataset, epochs=2, verbose=0).history["loss"]
+
+    one, two = tfos.run(spark, program, 2, num_workers=2, data=small_frame(spark, [20, 20])).values()
+    assert one == two
+    with pytest.raises(tfos.NodeError, match="SpecError: a step failed with a batch of 4 rows .* has batch_size=8"):
+        tfos.run(spark, program, 0, num_workers=2, data=small_frame(spark, [20, 20]))
+
+
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.masters("local")
 def test_rows_that_reach_no_step_are_counted(spark):
