@@ -6,15 +6,14 @@ While a layer adapts, a feed returns real rows only: no padding, in no particula
 epoch.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache
 from typing import Any, Protocol
 
-_LENGTH, _ROWS = "_tensorflowonspark_length", "_tensorflowonspark_rows"
-_EQUAL, _AHEAD = "_tensorflowonspark_equal", "_tensorflowonspark_ahead"
+_PASSES = "_tensorflowonspark_passes"  # attribute of a dataset
 _DROPPING = ("Filter", "IgnoreErrors", "Skip", "Take", "Unique")  # in the names of classes of datasets
 
 
@@ -39,6 +38,10 @@ class RowCounts:
         """Count the rows of a pass over a feed."""
         self.fed += rows
 
+    def note_padding(self) -> None:
+        """Note that a feed has filled up a batch."""
+        self.padded = True
+
     def fed_since_fit(self) -> int:
         """Return the rows of feeds since the last ``fit`` ended."""
         return self.fed - self._at_fit
@@ -55,8 +58,24 @@ class RowCounts:
 row_counts = RowCounts()
 
 
-class PassLength(Protocol):
-    """The length of a dataset whose rows arrive while the program takes them."""
+class FedPasses(Protocol):
+    """The passes over one worker's rows of a feed, as far as ``fit`` has to know them."""
+
+    @property
+    def batch_rows(self) -> int:
+        """The most rows that a batch has."""
+
+    @property
+    def arrive(self) -> bool:
+        """Whether rows arrive while the program takes them, so that nobody knows the number of steps."""
+
+    @property
+    def steps(self) -> int | None:
+        """The number of steps of each pass, if it is known."""
+
+    @property
+    def equal_steps(self) -> bool:
+        """Whether all workers take as many."""
 
     @property
     def known_steps(self) -> int:
@@ -65,48 +84,44 @@ class PassLength(Protocol):
     def has_step(self, step: int) -> bool:
         """Return whether the current pass has a step, above 0; wait until that is certain."""
 
-
-def note_length(dataset: Any, length: PassLength) -> None:
-    """Record the length of a dataset."""
-    setattr(dataset, _LENGTH, length)
+    def steps_ahead(self) -> "StepsAhead | None":
+        """Return the real rows of each batch of the next pass, which come first, and all; None if nobody knows."""
 
 
-def pass_length(dataset: Any) -> PassLength | None:
-    """Return the length recorded for a dataset, or for one that it was made of by transformations which keep it."""
-    length: PassLength | None = _recorded(dataset, _LENGTH)
-    return length
+StepsAhead = Sequence[tuple[int, int]]
 
 
-def note_equal_steps(dataset: Any) -> None:
-    """Record that the datasets of this feed have equally many batches on all workers."""
-    setattr(dataset, _EQUAL, True)
+def note_passes(dataset: Any, passes: FedPasses) -> None:
+    """Record the passes of a dataset; those that are made of it know them."""
+    setattr(dataset, _PASSES, passes)
 
 
-RowsAhead = Sequence[tuple[int, int]]  # the real rows of each batch of a pass, which come first, and all of them
+def pass_length(dataset: Any) -> FedPasses | None:
+    """Return the passes of a dataset whose length becomes known while the program takes its rows."""
+    passes = _passes(dataset)
+    return passes if passes is not None and passes.arrive else None
 
 
-def note_rows_ahead(dataset: Any, rows_ahead: Callable[[], RowsAhead | None]) -> None:
-    """Record what returns the rows of each batch of the next pass over a dataset, if they are known."""
-    setattr(dataset, _AHEAD, rows_ahead)
-
-
-def planned_rows(dataset: Any) -> RowsAhead | None:
-    """Return these of a dataset, or of one that it was made of by transformations which keep its length."""
-    rows_ahead = _recorded(dataset, _AHEAD)
-    return None if rows_ahead is None else rows_ahead()
+def planned_rows(dataset: Any) -> StepsAhead | None:
+    """Return the real rows of each batch of the next pass over a dataset, and all; None if nobody knows."""
+    passes = _passes(dataset)
+    return None if passes is None else passes.steps_ahead()
 
 
 def has_equal_steps(dataset: Any) -> bool:
-    """Return whether that is recorded for a dataset, or for one that it was made of by transformations that keep it."""
-    return bool(_recorded(dataset, _EQUAL))
+    """Return whether a dataset has equally many batches on all workers."""
+    passes = _passes(dataset)
+    return passes is not None and passes.equal_steps
 
 
-def _recorded(dataset: Any, name: str) -> Any:
-    while not hasattr(dataset, name):
+def _passes(dataset: Any) -> FedPasses | None:
+    """Return those recorded for a dataset, or for one that it was made of by transformations that keep its length."""
+    while not hasattr(dataset, _PASSES):
         if type(dataset) not in _of_same_length():
             return None
         (dataset,) = dataset._inputs()
-    return getattr(dataset, name)
+    passes: FedPasses = getattr(dataset, _PASSES)
+    return passes
 
 
 @cache
@@ -119,14 +134,10 @@ def _of_same_length() -> tuple[type, ...]:
     return tuple(type(each) for each in (*maps, one.prefetch(1), one.with_options(tf.data.Options())))
 
 
-def note_batch_rows(dataset: Any, rows: int) -> None:
-    """Record the most rows that a batch of a feed's dataset has."""
-    setattr(dataset, _ROWS, rows)
-
-
 def batch_rows(dataset: Any) -> int:
     """Return how many rows the largest batch of a feed has from which a dataset is made; 0 if it reads no feed."""
-    return max([int(getattr(dataset, _ROWS, 0)), *map(batch_rows, _inputs(dataset) or ())])
+    own = getattr(dataset, _PASSES, None)
+    return max([0 if own is None else int(own.batch_rows), *map(batch_rows, _inputs(dataset) or ())])
 
 
 def drops_rows(dataset: Any) -> bool:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
-from tensorflowonspark.keras.feed_tracking import PassLength, pass_length
+from tensorflowonspark.keras.feed_tracking import FedPasses, pass_length
 from tensorflowonspark.keras.hooks import wrap
 
 
@@ -18,13 +18,13 @@ class _Steps:
         With which step of its epoch the next pass begins.
     skipped : int
         The steps of its epoch that the latest pass leaves out.
-    length : PassLength or None
+    length : FedPasses or None
         The length of the current pass, if it becomes known only in it.
     """
 
     first: int = 0
     skipped: int = 0
-    length: PassLength | None = None
+    length: FedPasses | None = None
 
 
 _steps = _Steps()  # of this process, in which Keras runs one pass at a time
@@ -60,10 +60,10 @@ def begin_within_epochs(trainer: ModuleType) -> None:
         wrap(trainer, f"{iterator}._enumerate_iterator", steps)
 
 
-def _length_of(adapter: Any) -> PassLength | None:
+def _length_of(adapter: Any) -> FedPasses | None:
     """Return the length recorded for Keras's data; other kinds than datasets would be converted to ask for it."""
     if hasattr(adapter, "pass_length"):  # an adapter of this package
-        length: PassLength | None = adapter.pass_length
+        length: FedPasses | None = adapter.pass_length
         return length
     from keras.src.trainers.data_adapters.tf_dataset_adapter import TFDatasetAdapter  # its import is complete by now
 

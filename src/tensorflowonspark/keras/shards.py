@@ -15,8 +15,16 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from tensorflowonspark.errors import SpecError
-from tensorflowonspark.keras.feed_tracking import DataPath, RowsAhead, has_equal_steps, planned_rows, row_counts
-from tensorflowonspark.keras.provenance import Generator, any_reads_feed, sources
+from tensorflowonspark.keras.feed_tracking import (
+    DataPath,
+    FedPasses,
+    StepsAhead,
+    has_equal_steps,
+    note_passes,
+    planned_rows,
+    row_counts,
+)
+from tensorflowonspark.keras.provenance import SHARE, Generator, add_source, any_reads_feed, sources
 from tensorflowonspark.keras.workers import has_several_workers
 
 if TYPE_CHECKING:
@@ -57,6 +65,14 @@ def predicting() -> Iterator[None]:
 def is_predicting() -> bool:
     """Return whether ``predict`` of this worker runs, for which no other worker waits."""
     return _predict_calls > 0
+
+
+def of_feed(dataset: "tf.data.Dataset", passes: FedPasses) -> "tf.data.Dataset":
+    """Return a dataset that is known to have one worker's rows, in these passes."""
+    marked = mark_shard(dataset)
+    add_source(marked, SHARE)
+    note_passes(marked, passes)
+    return marked
 
 
 def mark_shard(dataset: "tf.data.Dataset") -> "tf.data.Dataset":
@@ -141,7 +157,7 @@ class PlannedIterator:
         Whether a batch so far had weights of the program's own (`worker_step.prepared`).
     """
 
-    def __init__(self, batches: Any, planned: RowsAhead) -> None:
+    def __init__(self, batches: Any, planned: StepsAhead) -> None:
         self.own_weights: Any = False
         self._batches, self._planned = batches, iter(planned)
 

@@ -5,11 +5,16 @@ from typing import TYPE_CHECKING
 
 from tensorflowonspark.declarations import takes
 from tensorflowonspark.errors import FeedError
+from tensorflowonspark.keras.feed_tracking import row_counts, state_pass
+from tensorflowonspark.keras.jax.cluster import equal_batches
+from tensorflowonspark.keras.provenance import report_read
+from tensorflowonspark.keras.shards import of_feed
 from tensorflowonspark.node.driver_link import Link, NodeSetup
 from tensorflowonspark.node.feed.batches import Batches
 from tensorflowonspark.node.feed.feed import Feed
 from tensorflowonspark.node.feed.feeds import Feeds
 from tensorflowonspark.node.feed.files import FileReader
+from tensorflowonspark.node.feed.observer import Observer
 from tensorflowonspark.node.feed.selection import DatasetOptions, FeatureOptions
 from tensorflowonspark.node.feed.server import FeedServer
 from tensorflowonspark.node.feed.tables import FilesToRead
@@ -25,6 +30,8 @@ if TYPE_CHECKING:
 
 _NONE_HELD = "there are none: tfos.run(..., data=df) gives them (tfos run --data TABLE|PATH)"
 _NONE_FED = "the cluster was shut down without cluster.train(df): call it inside the with block"
+
+KERAS = Observer(state_pass, equal_batches, report_read, row_counts.note_padding, row_counts.add, of_feed)
 
 
 class FeedAccess(FileAccess):
@@ -45,7 +52,7 @@ class FeedAccess(FileAccess):
         self._link = link
         self._server = server
         self._meter = TrainingMeter(link.send, nodes=len(setup.spec.roles), alone=len(setup.spec.trainers) == 1)
-        self._feeds = Feeds(setup, link, server, self._meter)
+        self._feeds = Feeds(setup, link, server, self._meter, KERAS)
         cache = server.cache if server is not None else None
         super().__init__(setup, link, FileReader(setup, cache, link, self._feeds))
         self._current: Feed | None = None

@@ -72,7 +72,7 @@ def test_as_many_steps_as_the_worker_with_most_rows_needs(totals, batch_size, wi
         stream.receive(number, reports[number].pop(0))
     plans = [plan_epoch(totals, batch_size, number, in_order=True) for number in range(len(totals))]
     for number, plan in enumerate(plans):  # an epoch that is resumed takes the same steps
-        assert sent.steps[number] == [plan.real_rows(step) for step in range(plan.steps)]
+        assert sent.steps[number] == [step.real for step in plan.steps_from(0)]
     assert sent.ended == set(range(len(totals)))
     assert sent.counts == {number: dict(enumerate(totals)) for number in range(len(totals))}
 

@@ -1,15 +1,11 @@
 """One worker's share of a feed, in a strategy of several workers."""
 
+from types import SimpleNamespace
+
 import pytest
 import tensorflow as tf
 
-from tensorflowonspark.keras.feed_tracking import (
-    drops_rows,
-    has_equal_steps,
-    note_equal_steps,
-    note_length,
-    pass_length,
-)
+from tensorflowonspark.keras.feed_tracking import drops_rows, has_equal_steps, note_passes, pass_length
 from tensorflowonspark.keras.shards import _without_tuning, is_shard, mark_shard
 from tests.support.commands import run_python
 
@@ -93,17 +89,14 @@ def test_what_a_strategy_puts_behind_a_dataset_is_not_tuned_either():
     assert run_python(_DEVICES).strip() == "[None, False]"
 
 
-def test_a_pass_is_as_long_as_what_its_dataset_is_made_of():
-    data = tf.data.Dataset.range(4)
-    note_length(data, "length")
-    kept = data.map(lambda x: x + 1).map(lambda x: x, num_parallel_calls=tf.data.AUTOTUNE).prefetch(2)
-    assert pass_length(_without_tuning(kept)) == "length"
-    assert pass_length(kept.batch(2)) is None
-
-
-def test_equally_many_batches_are_known_of_what_keeps_the_length():
+def test_what_keeps_the_length_of_a_dataset_knows_its_passes():
     data = tf.data.Dataset.range(4)
     assert not has_equal_steps(data)
-    note_equal_steps(data)
-    assert has_equal_steps(_without_tuning(mark_shard(data.map(lambda x: x + 1)).prefetch(2)))
+    passes = SimpleNamespace(arrive=True, equal_steps=True)
+    note_passes(data, passes)
+    kept = data.map(lambda x: x + 1).map(lambda x: x, num_parallel_calls=tf.data.AUTOTUNE)
+    kept = _without_tuning(mark_shard(kept).prefetch(2))
+    assert pass_length(kept) is passes
+    assert has_equal_steps(kept)
+    assert pass_length(kept.batch(2)) is None
     assert not has_equal_steps(data.take(2))

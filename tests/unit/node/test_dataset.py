@@ -11,6 +11,7 @@ from tensorflowonspark.node.feed.feed import Feed
 from tensorflowonspark.node.feed.selection import FeatureOptions, Selection
 from tensorflowonspark.node.feed.shard import Shard
 from tensorflowonspark.node.feed.share import Share
+from tensorflowonspark.node.feed_access import KERAS
 
 ROWS = 40
 
@@ -23,7 +24,7 @@ def feed_of(rows_of_others=(), number=0):
     counts = dict(enumerate([ROWS, *rows_of_others]))
     contents = SplitManifest(counts, columns=summarize(batch), schema=batch.schema.serialize().to_pybytes())
     shard = Shard([[batch.slice(0, 15)], [batch.slice(15)]])
-    return Feed(Share(contents, shard, list(counts), number, lambda progress: None))
+    return Feed(Share(contents, shard, list(counts), number, lambda progress: None, observer=KERAS))
 
 
 @pytest.mark.parametrize("shuffle", [True, False])

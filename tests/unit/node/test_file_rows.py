@@ -34,7 +34,7 @@ def passes_over(source, selection, batch_size, others=(), seed=None):
 def epoch_of(source, selection, batch_size, others=(), seed=None, epoch=0, step=0):
     """Return the real ids of each step of an epoch."""
     passes = passes_over(source, selection, batch_size, others, seed)
-    passes.resume_at(epoch, step)
+    passes.cursor.resume_at(epoch, step)
     return [values["id"][real].tolist() for values, real in passes()]
 
 
@@ -49,7 +49,7 @@ def test_each_row_once_in_the_planned_steps(counts, batch_size, limit, seed, oth
     steps = epoch_of(source, IDS, batch_size, others, seed)
     assert sorted(row for step in steps for row in step) == list(range(sum(counts)))
     plan = plan_epoch([source.rows, *others], batch_size, 0)
-    assert [len(step) for step in steps] == [plan.real_rows(step) for step in range(plan.steps)]
+    assert [len(step) for step in steps] == [step.real for step in plan.steps_from(0)]
     if seed is None:
         assert [row for step in steps for row in step] == list(range(sum(counts)))
 

@@ -20,7 +20,7 @@ def test_all_workers_take_the_same_steps_and_each_row_once(rows, batch_size, in_
     plans = plans_of(rows, batch_size, in_order=in_order)
     assert len({plan.steps for plan in plans}) == 1
     for plan, count in zip(plans, rows, strict=True):
-        assert sum(plan.real_rows(step) for step in range(plan.steps)) == count
+        assert sum(step.real for step in plan.steps_from(0)) == count
 
 
 @given(st.integers(0, 500), st.integers(1, 5), st.integers(5, 200), st.randoms())
@@ -31,11 +31,11 @@ def test_rows_that_are_dealt_evenly_take_the_steps_of_one_process(total, workers
     plans = plans_of(rows, batch_size)
     steps = -(-total // batch_size)
     assert [plan.steps for plan in plans] == [steps] * workers
-    for step in range(steps):
+    for step, taken in enumerate(zip(*(plan.steps_from(0) for plan in plans), strict=True)):
         shares = [plan.shares.rows(step) for plan in plans]
         assert sum(shares) == batch_size
         assert max(shares) - min(shares) <= 1
-        assert sum(plan.real_rows(step) for plan in plans) == min(batch_size, total - step * batch_size)
+        assert sum(each.real for each in taken) == min(batch_size, total - step * batch_size)
 
 
 @given(st.integers(5, 200), st.integers(1, 5), st.integers(0, 500), st.integers(0, 4))
@@ -52,16 +52,16 @@ def test_shares_are_counted_as_they_are_dealt(batch_size, workers, count, drawn)
 @given(rows_of_workers, st.integers(5, 200))
 def test_no_step_is_more_than_the_longest_worker_needs_and_no_batch_is_empty(rows, batch_size):
     plans = plans_of(rows, batch_size)
-    for step in range(plans[0].steps):
-        assert any(plan.real_rows(step) for plan in plans)
-        for plan in plans:
-            assert 0 < plan.real_rows(step) + plan.padding(step) <= plan.batch_rows
+    for taken in zip(*(plan.steps_from(0) for plan in plans), strict=True):
+        assert any(each.real for each in taken)
+        for each, plan in zip(taken, plans, strict=True):
+            assert 0 < each.rows <= plan.batch_rows
 
 
 def test_nearly_even_workers_need_no_padding():
     first, second = (plan_epoch([719, 718], 64, index) for index in range(2))
     assert first.steps == second.steps == 23
-    assert not any(plan.padding(step) for plan in (first, second) for step in range(23))
+    assert all(each.rows == each.real for plan in (first, second) for each in plan.steps_from(0))
 
 
 @pytest.mark.parametrize("batch_size", [0, 1, -3, 2.5, "64"])

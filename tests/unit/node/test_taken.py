@@ -19,7 +19,7 @@ from tensorflowonspark.node.feed.files import FileReader
 from tensorflowonspark.node.feed.selection import FeatureOptions, Selection
 from tensorflowonspark.node.feed.shard import Shard
 from tensorflowonspark.node.feed.share import Share
-from tensorflowonspark.node.feed.taken import Leg, TakenRows, epoch_order, find_left
+from tensorflowonspark.node.feed.taken import StepSpan, TakenRows, epoch_order, find_left
 
 pytestmark = pytest.mark.usefixtures("quiet")
 _DRAWS = int(os.environ.get("TFOS_TEST_RESUMES", "40"))
@@ -154,7 +154,7 @@ def play(way, sizes, clusters, seed, epoch, rebalance):
         shares = WAYS[way](sizes, workers, rebalance)
         passes = [each.passes(SELECTION, batch_size, seed) for each in shares]
         if taken is None:
-            begin = {each.resume_at(epoch, 0) or 0 for each in passes}
+            begin = {each.cursor.resume_at(epoch, 0) or 0 for each in passes}
         else:
             begin = {each.resume_from(TakenRows.parse(taken.text)) for each in shares}
         (first,) = begin
@@ -168,8 +168,8 @@ def play(way, sizes, clusters, seed, epoch, rebalance):
                 of_steps[number_of_step] += values["id"][real].tolist()
             if stop == total:
                 assert next(running, None) is None
-                assert each._begin == (epoch + 1, 0) or not of_steps
-        taken = passes[0].taken(0, stop) if stop else taken
+                assert each.cursor.next == (epoch + 1, 0) or not of_steps
+        taken = passes[0].cursor.taken(0, stop) if stop else taken
         found.append(of_steps)
     return found
 
@@ -186,9 +186,9 @@ seeds = st.sampled_from([None, 0, 7])
 @given(sizes_of, clusters_of, seeds, st.integers(0, 2), st.booleans())
 def test_each_row_once_with_any_numbers_of_workers(way, sizes, clusters, seed, epoch, rebalance):
     found = play(way, sizes, clusters, seed, epoch, rebalance)
-    assert sorted(each for leg in found for step in leg for each in step) == sizes.all_ids
-    for leg, cluster in zip(found, clusters, strict=True):
-        assert all(len(step) <= cluster.batch_size for step in leg)
+    assert sorted(each for span in found for step in span for each in step) == sizes.all_ids
+    for span, cluster in zip(found, clusters, strict=True):
+        assert all(len(step) <= cluster.batch_size for step in span)
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -217,27 +217,28 @@ def test_the_dataset_to_train_on_says_which_step_comes_next():
     (first, *_) = from_jobs(sizes, 3, True)
     passes = first.passes(SELECTION, 24, 5)
     next(running := passes())
-    taken = passes.taken(0, 20)
+    taken = passes.cursor.taken(0, 20)
     running.close()
     (again, *_) = from_jobs(sizes, 2, True)
     trained, evaluated = again.passes(SELECTION, 24, 5), again.passes(SELECTION, 8, None)
-    assert again.resume_from(taken) == trained._begin[1] < evaluated._begin[1]
+    assert again.resume_from(taken) == trained.cursor.next[1] < evaluated.cursor.next[1]
     (changed, *_) = from_jobs(sizes, 2, True)
     one, other = changed.passes(SELECTION, 30, 5), changed.passes(SELECTION, 8, None)
     assert changed.resume_from(taken) is None  # which of them trains is not known
-    assert one._begin != other._begin
+    assert one.cursor.next != other.cursor.next
 
 
 def test_a_record_of_other_rows_is_refused():
-    leg = Leg(Layout(((Run(0, 0, 3),), (Run(1, 0, 2),))), (1, 1), 1, 2, None, 0)
-    assert [each.tolist() for each in find_left(0, [leg], Layout(((Run(0, 0, 3), Run(1, 0, 2)),)))] == [[0, 1, 1, 0, 1]]
+    span = StepSpan(Layout(((Run(0, 0, 3),), (Run(1, 0, 2),))), (1, 1), 1, 2, None, 0)
+    left = find_left(0, [span], Layout(((Run(0, 0, 3), Run(1, 0, 2)),)))
+    assert [each.tolist() for each in left] == [[0, 1, 1, 0, 1]]
     for others in (
         ((Run(0, 0, 3),),),  # a partition is missing
         ((Run(0, 0, 3), Run(1, 0, 3)),),  # another one is longer
         ((Run(0, 0, 3), Run(1, 1, 2)),),  # a row that is not there
         ((Run(0, 0, 2), Run(1, 0, 2), Run(0, 1, 1)),),  # one that is there twice
     ):
-        assert find_left(0, [leg], Layout(others)) is None
+        assert find_left(0, [span], Layout(others)) is None
 
 
 def test_the_order_of_an_epoch_is_known_without_its_rows():
@@ -252,7 +253,7 @@ def test_workers_have_orders_of_their_own(way):
     orders = []
     for share in WAYS[way](sizes, 2, False):
         passes = share.passes(SELECTION, 8, 7)
-        passes.resume_at(1, 0)
+        passes.cursor.resume_at(1, 0)
         orders.append(np.concatenate([values["id"][real] for values, real in passes()]))
     assert sorted(np.concatenate(orders).tolist()) == sizes.all_ids
     places = [np.argsort(np.argsort(each)) for each in orders]

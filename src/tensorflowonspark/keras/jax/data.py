@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from tensorflowonspark.errors import SpecError
-from tensorflowonspark.keras.feed_tracking import PassLength, RowsAhead, batch_rows, pass_length, planned_rows
+from tensorflowonspark.keras.feed_tracking import FedPasses, StepsAhead, batch_rows, pass_length, planned_rows
 from tensorflowonspark.keras.hooks import wrap
 from tensorflowonspark.keras.jax.batches import ENDLESS, UNCOUNTED, Padding, WorkerPass, equal_sized, reader
 from tensorflowonspark.keras.jax.cluster import current, trains_together
@@ -125,7 +125,7 @@ class FeedAdapter:
 
     def __init__(self, batches: Any) -> None:
         self._batches = batches
-        self.pass_length: PassLength | None = batches.length
+        self.pass_length: FedPasses | None = batches.passes if batches.passes.arrive else None
 
     def get_numpy_iterator(self) -> Iterator[Any]:
         """Begin a pass."""
@@ -136,7 +136,7 @@ class FeedAdapter:
     @property
     def num_batches(self) -> int | None:
         """The number of batches in a pass, if it is known."""
-        steps: int | None = self._batches.steps
+        steps: int | None = self._batches.passes.steps
         return steps
 
     def on_epoch_begin(self) -> None:
@@ -206,17 +206,18 @@ class BatchAdapter:
     def _padding(self) -> Padding:
         """Return what is known of the rows that fill up the batches of the next pass."""
         if reads_feed(self._data):
-            return Padding(True, _real(self._data.rows_ahead()), self._data.batch_rows)
+            passes = self._data.passes
+            return Padding(True, _real(passes.steps_ahead()), passes.batch_rows)
         if not is_dataset(self._data) or not _is_share(self._data):
             return Padding()
         return Padding(True, _real(planned_rows(self._data)), batch_rows(self._data))
 
 
-def _real(rows_ahead: RowsAhead | None) -> list[int] | None:
-    return None if rows_ahead is None else [real for real, _ in rows_ahead]
+def _real(ahead: StepsAhead | None) -> list[int] | None:
+    return None if ahead is None else [real for real, _ in ahead]
 
 
-def _steps(adapter: Any, data: Any, length: PassLength | None) -> int | str | None:
+def _steps(adapter: Any, data: Any, length: FedPasses | None) -> int | str | None:
     """Return the number of batches in a pass, as in `WorkerPass`."""
     if adapter.num_batches is not None:
         return int(adapter.num_batches)

@@ -5,8 +5,6 @@ from typing import Any
 
 from tensorflowonspark import columns
 from tensorflowonspark.errors import FeedError
-from tensorflowonspark.keras.feed_tracking import PassLength, state_pass
-from tensorflowonspark.keras.provenance import report_read
 from tensorflowonspark.node.feed.pace import Measure
 from tensorflowonspark.node.feed.passes import Passes
 
@@ -23,12 +21,8 @@ class Batches:
 
     Attributes
     ----------
-    steps : int or None
-        The number of batches of a pass, if it is known.
-    length : PassLength or None
-        What becomes known of it otherwise.
-    batch_rows : int
-        The rows of the largest batch.
+    passes : Passes
+        The same.
 
     Notes
     -----
@@ -38,13 +32,9 @@ class Batches:
     reads_feed = True  # for `keras.provenance`, which must not take an element to find out
 
     def __init__(self, passes: Passes, measure: Measure | None = None) -> None:
-        self._passes = passes
+        self.passes = passes
         self._selection = passes.selection
         self._measure = measure
-        self.steps = passes.steps
-        self.length: PassLength | None = passes if passes.arrive else None
-        self.batch_rows = passes.shares.most
-        self.rows_ahead = passes.rows_ahead
 
     def element_spec(self, make: Callable[[tuple[int, ...], str], Any]) -> Any:
         """Return an element with the result of `make` for the shape of a row, and the dtype, of each column.
@@ -63,13 +53,13 @@ class Batches:
 
     def __iter__(self) -> Iterator[Any]:
         """Start an epoch."""
-        real_only = state_pass()
+        real_only = self.passes.observer.adapts()
         elements = self._elements(real_only)
         yield from elements if self._measure is None or real_only else self._measure(elements, lambda _: 1)
 
     def _elements(self, real_only: bool) -> Iterator[Any]:
-        for batch in self._passes(real_only=real_only):
-            report_read()
+        for batch in self.passes(real_only=real_only):
+            self.passes.observer.note_read()
             values = {
                 name: each.rows() if isinstance(each, columns.Ragged) else each for name, each in batch[0].items()
             }

@@ -17,15 +17,6 @@ import pyarrow as pa
 import tensorflow as tf
 
 from tensorflowonspark.columns import Array, Kind, Ragged, zeros
-from tensorflowonspark.keras.feed_tracking import (
-    note_batch_rows,
-    note_equal_steps,
-    note_length,
-    note_rows_ahead,
-    state_pass,
-)
-from tensorflowonspark.keras.provenance import SHARE, add_source
-from tensorflowonspark.keras.shards import mark_shard
 from tensorflowonspark.node.feed.pace import Measure
 from tensorflowonspark.node.feed.passes import Passes
 from tensorflowonspark.node.feed.selection import Batch, Selection
@@ -43,7 +34,7 @@ def make_dataset(passes: Passes, measure: Measure | None = None) -> tf.data.Data
     measure : callable, optional
         Measures the passes (`pace.Measure`).
     """
-    selection, shares, batch_rows = passes.selection, passes.shares, passes.shares.most
+    selection, shares, batch_rows = passes.selection, passes.shares, passes.batch_rows
     # A call into Python costs as much as the rows of a batch. So rows come in blocks of several batches, which tf.data
     # divides without a copy; it can't divide ragged ones, nor into batches that differ in size.
     in_blocks = not shares.batch_size % shares.workers
@@ -51,7 +42,7 @@ def make_dataset(passes: Passes, measure: Measure | None = None) -> tf.data.Data
     source = partial(passes.blocks, aligned_empty) if in_blocks else passes
 
     def arrays() -> Iterator[tuple[Array, ...]]:
-        real_only = state_pass()
+        real_only = passes.observer.adapts()
         batches = (tuple(flat_arrays(selection, each)) for each in source(real_only=real_only))
         if measure is None or real_only:
             return batches
@@ -62,26 +53,20 @@ def make_dataset(passes: Passes, measure: Measure | None = None) -> tf.data.Data
         dataset = dataset.rebatch(batch_rows)
     if passes.steps is not None and passes.plan is not None:
         if passes.plan.own_steps < passes.steps:  # it makes the start of each pass longer
-            dataset = dataset.concatenate(_empty_batches(passes.steps - passes.plan.own_steps, selection))
+            dataset = dataset.concatenate(_empty_batches(passes.steps - passes.plan.own_steps, passes))
         dataset = dataset.apply(tf.data.experimental.assert_cardinality(passes.steps))
-    dataset = mark_shard(dataset).prefetch(_PREFETCH_BATCHES)
-    note_batch_rows(dataset, batch_rows)
-    note_rows_ahead(dataset, passes.rows_ahead)
-    if passes.steps is not None and not passes.alone:
-        note_equal_steps(dataset)
-    if passes.arrive:
-        note_length(dataset, passes)
-    return dataset
+    return passes.observer.of_feed(dataset.prefetch(_PREFETCH_BATCHES), passes)
 
 
-def _empty_batches(number: int, selection: Selection) -> tf.data.Dataset:
+def _empty_batches(number: int, passes: Passes) -> tf.data.Dataset:
     """Return batches without rows, in passes over the real rows alone.
 
     They complete the declared length of a pass, which this worker's rows do not reach if another worker has more.
     """
+    selection = passes.selection
 
     def arrays() -> Iterator[tuple[Array, ...]]:
-        if state_pass():
+        if passes.observer.adapts():
             empty = {name: zeros(0, kind) for name, kind in selection.kinds.items()}, np.zeros(0, np.bool_)
             for _ in range(number):
                 yield tuple(flat_arrays(selection, empty))
@@ -144,7 +129,6 @@ def _from_generator(function: Callable[[], Iterator[tuple[Array, ...]]], selecti
     )
     flat = tf.data.experimental.from_variant(variant, specs)
     flat._tensorflowonspark_functions = functions  # TensorFlow forgets functions that Python has dropped
-    add_source(flat, SHARE)
     # A generator's elements are flat, and structured in the graph, which is cheaper than in Python.
     return flat.map(lambda *tensors: assemble(selection, tensors))
 

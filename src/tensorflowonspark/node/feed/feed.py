@@ -7,7 +7,6 @@ import pyarrow as pa
 
 from tensorflowonspark.declarations import takes
 from tensorflowonspark.errors import FeedError
-from tensorflowonspark.keras.provenance import report_read
 from tensorflowonspark.node.feed.batches import Batches
 from tensorflowonspark.node.feed.pace import Measure
 from tensorflowonspark.node.feed.passes import Passes
@@ -264,7 +263,7 @@ class Feed:
         """
         if self._share.is_kept or self._share.parts is None:
             raise FeedError("partitions() is for rows that come once: feed them with cache=None, or use batches()")
-        return _with_reports(self._share.parts.partitions())
+        return self._noted(self._share.parts.partitions())
 
     def _passes(self, batch_size: int, options: "DatasetKeywords") -> Passes:
         wanted = DatasetOptions(**options)
@@ -276,8 +275,7 @@ class Feed:
             raise FeedError("the data has no rows: there is nothing to train on")
         return Selection(self._share.manifest, options)
 
-
-def _with_reports(partitions: Iterator[Iterator[pa.RecordBatch]]) -> Iterator[Iterator[pa.RecordBatch]]:
-    for batches in partitions:
-        report_read()
-        yield batches
+    def _noted(self, partitions: Iterator[Iterator[pa.RecordBatch]]) -> Iterator[Iterator[pa.RecordBatch]]:
+        for batches in partitions:
+            self._share.observer.note_read()
+            yield batches

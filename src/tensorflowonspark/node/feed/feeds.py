@@ -20,19 +20,18 @@ from tensorflowonspark.feed_messages import (
     Split,
     SplitManifest,
 )
-from tensorflowonspark.keras.feed_tracking import row_counts
-from tensorflowonspark.keras.jax.cluster import equal_batches
 from tensorflowonspark.messages import Failed, FeedWanted, Progress, RowSource
 from tensorflowonspark.node.driver_link import Link, NodeSetup
-from tensorflowonspark.node.feed.arriving import ArrivingParts, ArrivingRows
 from tensorflowonspark.node.feed.cache import Cache
 from tensorflowonspark.node.feed.feed import Feed
 from tensorflowonspark.node.feed.file_rows import FileRows
+from tensorflowonspark.node.feed.observer import Observer
 from tensorflowonspark.node.feed.pace import measuring
 from tensorflowonspark.node.feed.rows import Rows
 from tensorflowonspark.node.feed.server import FeedServer
 from tensorflowonspark.node.feed.shard import Shard
 from tensorflowonspark.node.feed.share import Share
+from tensorflowonspark.node.feed.streams import PartStream, RowStream
 from tensorflowonspark.node.feed.taken import TakenRows
 from tensorflowonspark.node.meter import TrainingMeter
 from tensorflowonspark.transport import ConnectionLost, Credentials
@@ -51,6 +50,8 @@ class Feeds:
         Receives the rows; None on a node that is not fed.
     meter : TrainingMeter
         Counts rows and waits.
+    observer : Observer
+        Has to do with the passes.
 
     Attributes
     ----------
@@ -60,8 +61,11 @@ class Feeds:
         As of a `Share`.
     """
 
-    def __init__(self, setup: NodeSetup, link: Link, server: FeedServer | None, meter: TrainingMeter) -> None:
+    def __init__(
+        self, setup: NodeSetup, link: Link, server: FeedServer | None, meter: TrainingMeter, observer: Observer
+    ) -> None:
         self._meter = meter
+        self._observer = observer
         self._setup = setup
         self._link = link
         self._server = server
@@ -170,19 +174,19 @@ class Feeds:
         with self._changed:
             self._changed.wait_for(lambda: feed.feed in self._rebalanced)
         assert self._server is not None
-        rows: Rows | ArrivingRows
+        rows: Rows | RowStream
         validation = self._kept_validation(feed)
         if isinstance(feed, FeedComplete):
             rows = _cached_rows(self._server.cache, feed.feed, Split.TRAIN, feed.train, self._setup.number)
         else:
-            parts = ArrivingParts(
+            parts = PartStream(
                 feed.feed,
                 self._server.cache,
                 partial(self._link.wait_for_grant, feed.feed),
                 partial(self._link.wait_for_step, feed.feed),
                 self._link.send,
             )
-            rows = self._arriving_rows(feed.feed, Split.TRAIN, parts) if feed.kept else ArrivingRows(parts)
+            rows = self._arriving_rows(feed.feed, Split.TRAIN, parts) if feed.kept else RowStream(parts)
             if feed.validation_arrives:
                 later = self._arriving_rows(feed.feed, Split.VALIDATION, None)
                 validation = Feed(self._share(feed.train, later, self.numbers, _ignore))
@@ -195,16 +199,16 @@ class Feeds:
     def _share(
         self,
         manifest: SplitManifest,
-        rows: Rows | ArrivingRows,
+        rows: Rows | RowStream,
         numbers: Sequence[int],
         report: Callable[[Progress], None],
     ) -> Share:
         def taken_before(step: int) -> TakenRows | None:
             return self.taken_before(step)  # which a checkpoint may set later
 
-        return Share(manifest, rows, numbers, self._setup.number, report, taken_before, equal_batches, row_counts.add)
+        return Share(manifest, rows, numbers, self._setup.number, report, taken_before, self._observer)
 
-    def _arriving_rows(self, feed: int, split: Split, parts: ArrivingParts | None) -> ArrivingRows:
+    def _arriving_rows(self, feed: int, split: Split, parts: PartStream | None) -> RowStream:
         """Return the rows of a split of a feed that starts early."""
 
         def arrived() -> SplitManifest | None:
@@ -216,14 +220,14 @@ class Feeds:
             manifest = _manifest_of(self._link.wait_for_rows(feed), split)
             return manifest, _cached_rows(self._server.cache, feed, split, manifest, self._setup.number)
 
-        return ArrivingRows(parts, arrived, wait)
+        return RowStream(parts, arrived, wait)
 
     @property
-    def arriving(self) -> ArrivingRows | None:
+    def arriving(self) -> RowStream | None:
         """The current feed's rows, if the program is in its first epoch and that takes the rows as they arrive."""
         return None if self._opened is None else self._opened._share.in_first_pass
 
-    def open_files(self, manifest: SplitManifest, rows: FileRows | ArrivingRows, feed: int | None) -> Feed:
+    def open_files(self, manifest: SplitManifest, rows: FileRows | RowStream, feed: int | None) -> Feed:
         """Return this node's rows of files that are read in each epoch; a feed without a number is not measured."""
         trains = self._setup.role in self._setup.spec.fed
         measure = measuring(self._meter, RowSource.FILES) if trains and feed is not None else None

@@ -9,7 +9,7 @@ windows before.
 from collections.abc import Generator, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 
 import numpy as np
@@ -45,12 +45,15 @@ class FileRows:
         Mean size of a row in memory, as far as the first rows show it.
     limit_bytes : int
         The size that the rows in memory should not exceed.
+    left : array of bool or None
+        Which rows a pass has; None: all.
     """
 
     splits: Sequence[FileSplit]
     counts: Sequence[int]
     row_bytes: float
     limit_bytes: int
+    left: npt.NDArray[np.bool_] | None = None
     rows: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -65,13 +68,16 @@ class FileRows:
         """Return how many rows a window has (`plan_windows`)."""
         return plan_windows(0, None, batch_rows, self.row_bytes, self.limit_bytes).window_rows
 
+    def only(self, left: npt.NDArray[np.bool_]) -> "FileRows":
+        """Return those rows that are left to take in an epoch."""
+        return replace(self, left=left)
+
     def segments(
         self,
         selection: Selection,
         seed: Sequence[int] | None,
         batch_rows: int,
         first_row: int,
-        left: npt.NDArray[np.bool_] | None = None,
     ) -> Generator[Segment, None, None]:
         """Yield the windows of one epoch, from that of a row on (`Rows`).
 
@@ -81,7 +87,7 @@ class FileRows:
             If a file can't be read, has changed, or has values of another kind than the first rows.
         """
         plan = plan_windows(len(self.splits), seed, batch_rows, self.row_bytes, self.limit_bytes)
-        first, before = self._window_of(first_row, plan, left)
+        first, before = self._window_of(first_row, plan)
         windows = read_windows(self.splits, plan, self.counts, first)
         ahead = ThreadPoolExecutor(1, thread_name_prefix="read-ahead")
         try:
@@ -92,7 +98,7 @@ class FileRows:
                     return
                 shard = self._shard(selection, window)
                 reading = ahead.submit(next, windows, None)
-                left_here = None if left is None else self._left_of(window, left)
+                left_here = None if self.left is None else self._left_of(window, self.left)
                 rows = row_order(shard.rows, seed, number, left_here)
                 yield Segment(before, shard.reader(selection.kinds), rows)
                 before += len(rows)
@@ -101,13 +107,13 @@ class FileRows:
             with suppress(ValueError):  # it runs in the other thread, and is dropped with that
                 windows.close()
 
-    def _window_of(self, row: int, plan: WindowPlan, left: npt.NDArray[np.bool_] | None) -> tuple[int, int]:
+    def _window_of(self, row: int, plan: WindowPlan) -> tuple[int, int]:
         """Return the window with a row, of those that are left, and how many of these come before the window."""
-        if left is None:
+        if self.left is None:
             return row // plan.window_rows, row // plan.window_rows * plan.window_rows
         before = number = 0
         for number, pieces in enumerate(window_pieces(plan, self.counts)):
-            rows = int(np.count_nonzero(self._left_of(pieces, left)))
+            rows = int(np.count_nonzero(self._left_of(pieces, self.left)))
             if before + rows > row:
                 return number, before
             before += rows

@@ -5,14 +5,22 @@ that each of them has, the number of steps of the worker that needs most; the ot
 row is seen exactly once per epoch with its own weight.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from numbers import Integral
+from typing import NamedTuple
 
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.feed_messages import Shares
 
 _SHOWN = 5  # workers that a message lists
+
+
+class Step(NamedTuple):
+    """One worker's batch of a step: its real rows, which come first, and all of them with padding."""
+
+    real: int
+    rows: int
 
 
 @dataclass(frozen=True)
@@ -34,14 +42,13 @@ class EpochPlan:
         """The number of largest batches that the real rows make."""
         return -(-self.rows // self.batch_rows)
 
-    def real_rows(self, step: int) -> int:
-        """Return the number of real rows of a step."""
-        return max(0, min(self.shares.rows(step), self.rows - self.shares.before(step)))
-
-    def padding(self, step: int) -> int:
-        """Return the number of padding rows of a step; an epoch's last batch may be short (but never empty), or not."""
-        real = self.real_rows(step)
-        return 0 if real and step == self.steps - 1 and not self.full else self.shares.rows(step) - real
+    def steps_from(self, first: int) -> Iterator[Step]:
+        """Yield the steps from one on; an epoch's last batch may be short (but never empty), or not."""
+        for step in range(first, self.steps):
+            size = self.shares.rows(step)
+            real = max(0, min(size, self.rows - self.shares.before(step)))
+            is_short = real and step == self.steps - 1 and not self.full
+            yield Step(real, real if is_short else size)
 
 
 def plan_epoch(
@@ -71,8 +78,8 @@ def plan_epoch(
     Examples
     --------
     >>> plan = plan_epoch([100, 10], batch_size=64, index=1)
-    >>> plan.steps, [(plan.real_rows(step), plan.padding(step)) for step in range(plan.steps)]
-    (4, [(10, 22), (0, 32), (0, 32), (0, 32)])
+    >>> plan.steps, [tuple(step) for step in plan.steps_from(0)]
+    (4, [(10, 32), (0, 32), (0, 32), (0, 32)])
     >>> plan_epoch([266, 267, 267], batch_size=8, index=0).steps
     100
     """

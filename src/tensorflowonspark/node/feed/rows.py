@@ -29,7 +29,7 @@ class Rows(Protocol):
         """Return the mean size of a row's values in some columns, in bytes."""
 
     def window_rows(self, batch_rows: int) -> int:
-        """Return how many rows at a time are in an epoch's order; 0 if all are (`taken.Leg`)."""
+        """Return how many rows at a time are in an epoch's order; 0 if all are (`taken.StepSpan`)."""
 
     def segments(
         self,
@@ -37,7 +37,6 @@ class Rows(Protocol):
         seed: Sequence[int] | None,
         batch_rows: int,
         first_row: int,
-        left: npt.NDArray[np.bool_] | None = None,
     ) -> Generator[Segment, None, None]:
         """Yield the rows of one epoch, from one on.
 
@@ -51,9 +50,10 @@ class Rows(Protocol):
             Rows of one or several steps; each segment but the last has a multiple of them, if all rows are left.
         first_row : int
             The number of the row, of those that are left, that the first segment includes.
-        left : array of bool, optional
-            Whether each row, in the rows' own order, is left to take in this epoch; by default all are.
         """
+
+    def only(self, left: npt.NDArray[np.bool_]) -> "Rows":
+        """Return those that are left to take in an epoch; the others keep their places in its order."""
 
 
 class RowQueue:

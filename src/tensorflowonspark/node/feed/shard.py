@@ -42,7 +42,8 @@ class Shard:
     (5, array([4, 0, 3]))
     """
 
-    def __init__(self, parts: Iterable[Sequence[pa.RecordBatch]]) -> None:
+    def __init__(self, parts: Iterable[Sequence[pa.RecordBatch]], left: npt.NDArray[np.bool_] | None = None) -> None:
+        self._left = left  # which rows a pass has
         self.batches = [batch for part in parts for batch in part if batch.num_rows]
         self._starts = np.cumsum([0, *(batch.num_rows for batch in self.batches)])
 
@@ -71,16 +72,19 @@ class Shard:
         """Return 0: an epoch's order is one of all rows."""
         return 0
 
+    def only(self, left: npt.NDArray[np.bool_]) -> "Shard":
+        """Return those rows that are left to take in an epoch."""
+        return Shard([self.batches], left)
+
     def segments(
         self,
         selection: "Selection",
         seed: Sequence[int] | None,
         batch_rows: int,  # noqa: ARG002 - for rows that come in several segments
         first_row: int,  # noqa: ARG002
-        left: npt.NDArray[np.bool_] | None = None,
     ) -> Generator["Segment", None, None]:
         """Yield the rows of one epoch as one segment, in their own order or fully shuffled (`Epochs`)."""
-        yield Segment(0, self.reader(selection.kinds), row_order(self.rows, seed, left=left))
+        yield Segment(0, self.reader(selection.kinds), row_order(self.rows, seed, left=self._left))
 
 
 @dataclass(frozen=True)

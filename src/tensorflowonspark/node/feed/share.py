@@ -6,6 +6,7 @@ from numbers import Integral
 from weakref import WeakSet
 
 from tensorflowonspark.errors import FeedError, SpecError
+from tensorflowonspark.node.feed.cursor import EpochCursor
 from tensorflowonspark.node.feed.passes import Passes
 from tensorflowonspark.node.feed.plan import shares_of
 from tensorflowonspark.node.feed.selection import Selection
@@ -19,12 +20,12 @@ class Share(ShareRows):
 
     Attributes
     ----------
-    latest : Passes or None
-        The passes of which one began last, or if none has begun, those that were made last.
+    latest : EpochCursor or None
+        That of the passes of which one began last, or if none has begun, of those that were made last.
     """
 
-    latest: Passes | None = field(default=None, init=False)
-    _created: WeakSet[Passes] = field(default_factory=WeakSet, init=False)  # since the last `resume_at`
+    latest: EpochCursor | None = field(default=None, init=False)
+    _created: WeakSet[EpochCursor] = field(default_factory=WeakSet, init=False)  # since the last `resume_at`
 
     def resume_from(self, taken: TakenRows) -> int | None:
         """Start the passes that have not begun where an epoch's steps have taken these rows.
@@ -38,7 +39,7 @@ class Share(ShareRows):
             return None
         steps = [(each, each.resume_from(taken)) for each in self._created]
         # A program may have another dataset to evaluate on; the one that it trains on takes the steps as before.
-        same = {step for each, step in steps if taken.legs and each.takes_steps_as(taken.legs[-1])}
+        same = {step for each, step in steps if taken.spans and each.takes_steps_as(taken.spans[-1])}
         found = same or {step for _, step in steps}
         return found.pop() if len(found) == 1 else None
 
@@ -84,13 +85,14 @@ class Share(ShareRows):
         if first_step and not self.is_kept:
             raise FeedError("first_step is for cached rows: the rows before it of a stream are gone")
         shares, begun = self.shares(batch_size), self._note_begun
-        self.latest = Passes(self, selection, shares, seed, int(first_step), on_epoch_end, on_begin=begun)
-        self._created.add(self.latest)
-        return self.latest
+        made = Passes(self, selection, shares, seed, int(first_step), on_epoch_end, on_begin=begun)
+        self.latest = made.cursor
+        self._created.add(made.cursor)
+        return made
 
-    def passes_alone(self, selection: Selection, batch_rows: int, seed: int | None) -> Passes:
+    def independent_passes(self, selection: Selection, batch_rows: int, seed: int | None) -> Passes:
         """Return the passes of a worker whose steps depend on no other's."""
         return Passes(self, selection, shares_of(batch_rows, 1, 0), seed, on_begin=self._note_begun, alone=True)
 
-    def _note_begun(self, passes: Passes) -> None:
-        self.latest = passes
+    def _note_begun(self, cursor: EpochCursor) -> None:
+        self.latest = cursor

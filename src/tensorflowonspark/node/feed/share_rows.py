@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 from tensorflowonspark.errors import FeedError
 from tensorflowonspark.feed_messages import Layout, Shares, SplitManifest
 from tensorflowonspark.messages import Progress
-from tensorflowonspark.node.feed.arriving import ArrivingParts, ArrivingRows
+from tensorflowonspark.node.feed.observer import NOBODY, Observer
 from tensorflowonspark.node.feed.plan import EpochPlan, plan_epoch, shares_of, uneven_rows
 from tensorflowonspark.node.feed.rows import Rows
 from tensorflowonspark.node.feed.selection import Selection
+from tensorflowonspark.node.feed.streams import PartStream, RowStream
 from tensorflowonspark.node.feed.taken import TakenRows
 
 _log = logging.getLogger(__name__)
@@ -24,7 +25,7 @@ class ShareRows:
     ----------
     manifest : SplitManifest
         The rows and columns of all workers.
-    rows : Rows or ArrivingRows
+    rows : Rows or RowStream
         This worker's rows.
     numbers : sequence of int
         The node numbers of all workers that are fed, in their order.
@@ -35,10 +36,8 @@ class ShareRows:
     taken_before : callable, optional
         Takes a number of steps; returns the rows of their last epoch that they have taken, if a checkpoint was restored
         that has them.
-    equal_batches : callable, optional
-        Returns whether all batches of all workers must have the same number of rows (`plan_epoch`).
-    count_rows : callable, optional
-        Takes the number of rows of a pass over the rows to train on, at its end.
+    observer : Observer
+        Has to do with the passes.
     index : int
         This worker's place among those that are fed.
     is_training : bool
@@ -51,27 +50,26 @@ class ShareRows:
     """
 
     manifest: SplitManifest
-    rows: Rows | ArrivingRows
+    rows: Rows | RowStream
     numbers: Sequence[int]
     number: int
     report: Callable[[Progress], None]
     taken_before: Callable[[int], TakenRows | None] = lambda _: None
-    equal_batches: Callable[[], bool] = lambda: False
-    count_rows: Callable[[int], object] = lambda _rows: None
+    observer: Observer = NOBODY
     index: int = field(init=False)
     is_training: bool = field(default=True, init=False)
 
     def __post_init__(self) -> None:
         self.index = list(self.numbers).index(self.number)
-        if not isinstance(self.rows, ArrivingRows) and self.rows.rows != self.manifest.rows[self.number]:
+        if not isinstance(self.rows, RowStream) and self.rows.rows != self.manifest.rows[self.number]:
             raise FeedError(
                 f"this node has {self.rows.rows} rows of the feed, and should have {self.manifest.rows[self.number]}"
             )
 
     @property
-    def arriving(self) -> ArrivingRows | None:
+    def stream(self) -> RowStream | None:
         """The rows, if they arrive."""
-        return self.rows if isinstance(self.rows, ArrivingRows) else None
+        return self.rows if isinstance(self.rows, RowStream) else None
 
     @property
     def counts(self) -> list[int] | None:
@@ -87,51 +85,51 @@ class ShareRows:
 
     @property
     def _manifest_of_all(self) -> SplitManifest | None:
-        return self.manifest if self.arriving is None else self.arriving.arrived()
+        return self.manifest if self.stream is None else self.stream.arrived()
 
     def _counts_of(self, manifest: SplitManifest) -> list[int]:
         return [manifest.rows.get(each, 0) for each in self.numbers]
 
     @property
-    def parts(self) -> ArrivingParts | None:
+    def parts(self) -> PartStream | None:
         """The rows as they arrive, if they do."""
-        return None if self.arriving is None else self.arriving.parts
+        return None if self.stream is None else self.stream.parts
 
     @property
     def is_kept(self) -> bool:
         """Whether the rows can be passed over several times."""
-        return self.arriving is None or self.arriving.wait is not None
+        return self.stream is None or self.stream.wait is not None
 
     @property
     def first_pass_is_unique(self) -> bool:
         """Whether the first pass takes the rows in the order of their arrival, which no later one repeats."""
-        return self.arriving is not None and not self.arriving.repeatable
+        return self.stream is not None and not self.stream.repeatable
 
     @property
     def fingerprint(self) -> int:
         """That of all workers' rows, on which the order of an epoch depends; wait until all rows have arrived."""
-        if self.arriving is None or self.arriving.repeatable:
+        if self.stream is None or self.stream.repeatable:
             return self.manifest.fingerprint
-        return (self.arriving.arrived() or self._wait()[0]).fingerprint
+        return (self.stream.arrived() or self._wait()[0]).fingerprint
 
     @property
-    def in_first_pass(self) -> ArrivingRows | None:
+    def in_first_pass(self) -> RowStream | None:
         """The rows, while the program takes them in an order that no later pass repeats."""
-        return self.arriving if self.arriving and self.arriving.in_first_pass and self.first_pass_is_unique else None
+        return self.stream if self.stream and self.stream.in_first_pass and self.first_pass_is_unique else None
 
     def plan(self, counts: Sequence[int], batch_size: int) -> EpochPlan:
         """Return this worker's epoch over rows of these numbers; a pass over them as they arrive has the same steps."""
         return plan_epoch(
-            counts, batch_size, self.index, in_order=self.arriving is not None, equal=self.equal_batches()
+            counts, batch_size, self.index, in_order=self.stream is not None, equal=self.observer.equal_batches()
         )
 
     def shares(self, batch_size: int) -> Shares:
         """Return this worker's shares of the rows of all steps; it needs no number of rows."""
-        return shares_of(batch_size, len(self.numbers), self.index, equal=self.equal_batches())
+        return shares_of(batch_size, len(self.numbers), self.index, equal=self.observer.equal_batches())
 
     def all_shares(self, batch_size: int) -> list[Shares]:
         """Return the shares of all workers, in their order, in the steps of a plan."""
-        counts, in_order, equal = self.counts, self.arriving is not None, self.equal_batches()
+        counts, in_order, equal = self.counts, self.stream is not None, self.observer.equal_batches()
         assert counts is not None
         workers = range(len(counts))
         return [plan_epoch(counts, batch_size, each, in_order=in_order, equal=equal).shares for each in workers]
@@ -145,7 +143,7 @@ class ShareRows:
             If there are none, or some are not of the kinds of the first ones.
         """
         manifest, rows = self.manifest, self.rows
-        if isinstance(rows, ArrivingRows):
+        if isinstance(rows, RowStream):
             manifest, rows = self._wait()
             if not manifest.schema:
                 raise FeedError("the data has no rows to validate on")
@@ -159,6 +157,6 @@ class ShareRows:
         return rows, plan
 
     def _wait(self) -> tuple[SplitManifest, Rows]:
-        assert self.arriving is not None
-        assert self.arriving.wait is not None
-        return self.arriving.wait()
+        assert self.stream is not None
+        assert self.stream.wait is not None
+        return self.stream.wait()

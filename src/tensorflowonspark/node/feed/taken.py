@@ -1,8 +1,9 @@
 """The rows of an epoch that its steps have taken, from which any number of workers takes the others.
 
-A checkpoint within an epoch records where the rows were, and how many each worker had taken of them (`Leg`). The order
-in which a worker takes its rows follows from that, the seed and the epoch. So a program that resumes knows each row
-that was taken, by its partition and its place there, and its workers take the others, wherever these are now.
+A checkpoint within an epoch records where the rows were, and how many each worker had taken of them
+(`StepSpan`). The order in which a worker takes its rows follows from that, the seed and the epoch. So a program that
+resumes knows each row that was taken, by its partition and its place there, and its workers take the others, wherever
+these are now.
 """
 
 import json
@@ -24,7 +25,7 @@ Mask = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
-class Leg:
+class StepSpan:
     """Steps of an epoch that the same workers took, without those before.
 
     Attributes
@@ -54,7 +55,7 @@ class TakenRows:
     """The rows that the steps of an epoch have taken, and the fingerprint of all (`SplitManifest`)."""
 
     epoch: int
-    legs: tuple[Leg, ...]
+    spans: tuple[StepSpan, ...]
     fingerprint: int = 0
 
     @property
@@ -66,26 +67,26 @@ class TakenRows:
     def parse(cls, text: str) -> "TakenRows":
         """Return what a text says."""
         record = json.loads(text)
-        return cls(record["epoch"], tuple(map(_leg, record["legs"])), record["fingerprint"])
+        return cls(record["epoch"], tuple(map(_span, record["spans"])), record["fingerprint"])
 
 
 @dataclass(frozen=True)
-class Rest:
-    """What is left of an epoch after some legs: its first step, the rows of each worker, and which of this one's."""
+class EpochRest:
+    """What is left of an epoch after some spans: its first step, the rows of each worker, and which of this one's."""
 
     epoch: int
-    legs: tuple[Leg, ...] = ()
+    spans: tuple[StepSpan, ...] = ()
     first_step: int = 0
     rows: Sequence[int] | None = None  # None: all
     left: Mask | None = None
 
 
-def _leg(record: dict[str, Any]) -> Leg:
+def _span(record: dict[str, Any]) -> StepSpan:
     layout = record["layout"]
     runs = tuple(tuple(Run(*run) for run in each) for each in layout["runs"])
     moves = tuple(tuple(move) for move in layout["moves"])
     found = {**record, "layout": Layout(runs, moves, layout["mixed"]), "taken": tuple(record["taken"])}
-    return Leg(**found)
+    return StepSpan(**found)
 
 
 def order_seed(seed: int, epoch: int, worker: int) -> list[int]:
@@ -107,7 +108,7 @@ def epoch_order(rows: Sequence[int], seed: Sequence[int] | None, window_rows: in
     seed : sequence of int or None
         Seed of the order; None keeps the rows' own.
     window_rows : int
-        As in a `Leg`.
+        As in a `StepSpan`.
     """
     if not window_rows:
         return row_order(sum(rows), seed)[:]
@@ -122,28 +123,28 @@ def _windows(rows: Sequence[int], seed: Sequence[int] | None, window_rows: int) 
         yield found[row_order(len(found), seed, number)[:]]
 
 
-def find_left(epoch: int, legs: Sequence[Leg], layout: Layout) -> list[Mask] | None:
-    """Return which rows of each worker no leg of an epoch has taken; None if the legs had other rows.
+def find_left(epoch: int, spans: Sequence[StepSpan], layout: Layout) -> list[Mask] | None:
+    """Return which rows of each worker no span of an epoch has taken; None if the spans had other rows.
 
     Parameters
     ----------
     epoch : int
         The epoch.
-    legs : sequence of Leg
+    spans : sequence of StepSpan
         What was taken.
     layout : Layout
         Where the rows are now.
     """
     sizes = _sizes(layout)
     left = np.ones(sum(sizes.values()), np.bool_)
-    for leg in legs:
-        rows = _row_numbers(leg.layout, sizes)
+    for span in spans:
+        rows = _row_numbers(span.layout, sizes)
         if rows is None:
             return None
-        for worker, (own, runs, taken) in enumerate(zip(rows, leg.layout.runs, leg.taken, strict=True)):
-            of_run = [len(own)] if leg.layout.moves else [run.rows for run in runs]
-            seed = None if leg.seed is None else order_seed(leg.seed, epoch, worker)
-            order = own[epoch_order(of_run, seed, leg.window_rows)]
+        for worker, (own, runs, taken) in enumerate(zip(rows, span.layout.runs, span.taken, strict=True)):
+            of_run = [len(own)] if span.layout.moves else [run.rows for run in runs]
+            seed = None if span.seed is None else order_seed(span.seed, epoch, worker)
+            order = own[epoch_order(of_run, seed, span.window_rows)]
             left[order[left[order]][:taken]] = False
     now = _row_numbers(layout, sizes)
     return None if now is None else [left[own] for own in now]

@@ -18,11 +18,11 @@ from tensorflowonspark.feed_messages import (
 )
 from tensorflowonspark.node.driver_link import Link
 from tensorflowonspark.node.feed import kept
-from tensorflowonspark.node.feed.arriving import ArrivingParts, ArrivingRows
 from tensorflowonspark.node.feed.counting import CountingPass
 from tensorflowonspark.node.feed.file_rows import FileRows
 from tensorflowonspark.node.feed.file_splits import Records
 from tensorflowonspark.node.feed.selection import Selection
+from tensorflowonspark.node.feed.streams import PartStream, RowStream
 from tensorflowonspark.node.feed.windows import check_rows
 from tensorflowonspark.tfrecords.files import File
 
@@ -51,7 +51,7 @@ class UncountedRows:
         self._row_bytes = row_bytes
         self._limit_bytes = limit_bytes
 
-    def together(self, feed: int, link: Link) -> ArrivingRows:
+    def together(self, feed: int, link: Link) -> RowStream:
         """Return the rows of a worker that takes as many steps as the others.
 
         Parameters
@@ -90,9 +90,9 @@ class UncountedRows:
             return replace(self._manifest, rows=link.wait_for_counts(feed)), rows
 
         parts = self._parts(feed, counting, next_grant, partial(link.wait_for_step, feed), link.send)
-        return ArrivingRows(parts, arrived, wait, repeatable=True)
+        return RowStream(parts, arrived, wait, repeatable=True)
 
-    def alone(self, number: int) -> ArrivingRows:
+    def alone(self, number: int) -> RowStream:
         """Return the rows of a node whose steps depend on no other's.
 
         Parameters
@@ -115,7 +115,7 @@ class UncountedRows:
             return replace(self._manifest, rows={number: rows.rows}), rows
 
         parts = self._parts(_ALONE, counting, counting.next_grant, counting.wait_for_step, _ignore)
-        return ArrivingRows(parts, arrived, wait, repeatable=True)
+        return RowStream(parts, arrived, wait, repeatable=True)
 
     def _parts(
         self,
@@ -124,13 +124,13 @@ class UncountedRows:
         next_grant: Callable[..., StepGrant | None],
         granted: Callable[[int], int | None],
         send: Callable[[object], None],
-    ) -> ArrivingParts:
+    ) -> PartStream:
         """Return the rows of the first pass, which are read as long as it goes on."""
 
         def check(selection: Selection, summary: PartSummary) -> None:
             check_rows(selection, summary.columns, summary.partition, self._splits[summary.partition].name)
 
-        return ArrivingParts(feed, counting, next_grant, granted, send, check, counting.start, counting.close)
+        return PartStream(feed, counting, next_grant, granted, send, check, counting.start, counting.close)
 
     def _counted(self, counting: CountingPass) -> FileRows:
         if self._keeps_counts:

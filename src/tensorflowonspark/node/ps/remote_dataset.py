@@ -156,7 +156,7 @@ class _Passes:
             assert feed.validation is not None
             feed = feed.validation
         selection = feed._select(FeatureOptions(**request["options"]))
-        return selection, feed._share.passes_alone(selection, request["batch_size"], request["seed"])
+        return selection, feed._share.independent_passes(selection, request["batch_size"], request["seed"])
 
 
 def _repeated(start: Callable[[], Iterator[Batch]], epochs: int | None) -> Iterator[Batch]:

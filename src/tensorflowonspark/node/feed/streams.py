@@ -50,7 +50,7 @@ def _check_kinds(selection: Selection, summary: PartSummary) -> None:
 
 
 @dataclass
-class ArrivingParts:
+class PartStream:
     """The parts of one feed on this worker, which are handed out once.
 
     Attributes
@@ -167,7 +167,7 @@ class ArrivingParts:
 
 
 @dataclass
-class ArrivingRows:
+class RowStream:
     """The rows of one worker that arrive; if they are kept, all passes but one wait until all are there.
 
     The first pass that a program begins takes the rows as they arrive. All workers run the same program, so it is the
@@ -175,7 +175,7 @@ class ArrivingRows:
 
     Attributes
     ----------
-    parts : ArrivingParts or None
+    parts : PartStream or None
         The rows as they arrive; None if every pass waits for all of them, as over rows to validate on.
     arrived : callable
         Returns what all workers have; None as long as rows arrive.
@@ -191,7 +191,7 @@ class ArrivingRows:
         Whether the program has taken all rows in that pass.
     """
 
-    parts: ArrivingParts | None
+    parts: PartStream | None
     arrived: Callable[[], SplitManifest | None] = lambda: None
     wait: Callable[[], tuple[SplitManifest, Rows]] | None = None
     repeatable: bool = False

@@ -1,0 +1,137 @@
+"""One pass over a worker's rows: by a plan of an epoch, or as the rows arrive."""
+
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import count
+from typing import Protocol
+
+from tensorflowonspark.feed_messages import Shares, StepGrant
+from tensorflowonspark.node.feed.order import row_order
+from tensorflowonspark.node.feed.plan import EpochPlan, Step, plan_epoch
+from tensorflowonspark.node.feed.rows import RowQueue, Rows
+from tensorflowonspark.node.feed.selection import Selection
+from tensorflowonspark.node.feed.steps import Block, in_blocks, steps_per_block
+from tensorflowonspark.node.feed.streams import PartStream
+
+
+class Pass(Protocol):
+    """A pass, of which the steps are counted that have been handed out."""
+
+    counts: bool  # as an epoch, or as a part of one
+    epoch: int
+    step: int  # of the epoch, which comes next
+    steps: int  # of the epoch; 0 as long as nobody knows
+    rows_before: int  # of the epoch, which have been handed out
+
+    @property
+    def known_steps(self) -> int:
+        """How many steps of the epoch are certain."""
+
+    def has_step(self, step: int) -> bool:
+        """Return whether the epoch has a step, above 0; wait until that is certain."""
+
+    def blocks(self, queue: RowQueue) -> Generator[Block, None, None]:
+        """Yield the steps in blocks, each when its rows are in the queue."""
+
+
+@dataclass
+class EpochPass:
+    """A pass over the rows of an epoch, or over those that are left of one, by a plan of these."""
+
+    rows: Rows
+    selection: Selection
+    plan: EpochPlan
+    seed: Sequence[int] | None = None  # None: the rows keep their own order
+    first: int = 0  # the step of the plan that comes first
+    epoch: int = 0
+    step: int = 0
+    steps: int = 0
+    rows_before: int = 0
+    counts: bool = True
+
+    @property
+    def known_steps(self) -> int:
+        """Return all."""
+        return self.steps
+
+    def has_step(self, step: int) -> bool:
+        """Return whether the epoch has a step."""
+        return step < self.steps
+
+    def blocks(self, queue: RowQueue) -> Generator[Block, None, None]:
+        """Yield the steps from the first one on."""
+        shares = self.plan.shares
+        first_row = shares.before(self.first)
+        most = steps_per_block(self.rows.bytes_per_row(self.selection.kinds), shares)
+        with closing(self.rows.segments(self.selection, self.seed, shares.cycle, first_row)) as segments:
+
+            def add() -> bool:
+                segment = next(segments, None)
+                if segment is not None:
+                    queue.add(segment.reader, segment.order, max(0, first_row - segment.first_row))
+                return segment is not None
+
+            yield from in_blocks(self.plan.steps_from(self.first), queue, most, add)
+
+
+@dataclass
+class ArrivingPass:
+    """The pass over rows as they arrive, in the steps that the driver grants: the first epoch, if rows are kept."""
+
+    parts: PartStream
+    selection: Selection
+    shares: Shares
+    seed: Sequence[int] | None
+    alone: bool  # no other worker's steps depend on these
+    epoch: int = 0
+    step: int = 0
+    steps: int = 0
+    rows_before: int = 0
+    counts: bool = True
+
+    @property
+    def known_steps(self) -> int:
+        """Return the steps that are granted."""
+        return self.parts.known_steps
+
+    def has_step(self, step: int) -> bool:
+        """Return whether a step is granted; wait until it is, or the rows end."""
+        return self.parts.has_step(step)
+
+    def blocks(self, queue: RowQueue) -> Generator[Block, None, None]:
+        """Yield the steps of one grant after the other."""
+        parts = self.parts
+        parts.open(self.shares)
+        sizes = map(self.shares.rows, count())
+        most, end = 1, False
+        parts.begin(self.shares.cycle, self.seed)
+        try:
+            while not end:
+                grant = parts.wait(queue.taken, alone=self.alone)
+                end = grant.end
+                for number, (shard, summaries, release) in parts.parts(grant):
+                    for summary in summaries:
+                        parts.check(self.selection, summary)
+                    order = row_order(shard.rows, self.seed, number)
+                    most = steps_per_block(shard.bytes_per_row(self.selection.kinds), self.shares)
+                    queue.add(shard.reader(self.selection.kinds), order, release=release)
+                yield from in_blocks(self._steps(grant, sizes, queue.count), queue, most)
+        finally:
+            parts.end()
+
+    def _steps(self, grant: StepGrant, sizes: Iterator[int], rows: int) -> Iterator[Step]:
+        """Yield the steps of a grant; a worker on which no other depends gets those that its rows suffice for."""
+        if grant.steps is None:
+            size = self.shares.most
+            if grant.fill and not rows:
+                yield Step(0, size)
+            complete = rows if grant.flush or grant.fill else rows - rows % size
+            yield from plan_epoch([complete], size, 0).steps_from(0)
+            return
+        for steps, real in grant.steps:
+            left = real
+            for _ in range(steps):
+                size = next(sizes)
+                yield Step(min(left, size), size)
+                left -= min(left, size)
