@@ -16,8 +16,8 @@ from tensorflowonspark.config import ClusterConfig, ClusterSpec
 from tensorflowonspark.driver.nodes import Node
 from tensorflowonspark.driver.rounds import Rounds
 from tensorflowonspark.messages import Member, RoundPlan, RoundResult
-from tensorflowonspark.node.driver_link import NodeSetup
 from tensorflowonspark.node.rounds.member import RoundMember
+from tensorflowonspark.node.setup import NodeSetup
 
 EVERY = 20  # steps
 _PAUSE = 0.1  # seconds, for the steps between two rounds

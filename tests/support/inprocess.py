@@ -21,9 +21,10 @@ from tensorflowonspark import transport
 from tensorflowonspark.driver.feed.job import FeedRequest
 from tensorflowonspark.feed_messages import PartitionFed
 from tensorflowonspark.messages import Member, NodeEndpoint, Probe, ProbeReply, Register
-from tensorflowonspark.node.driver_link import Link, NodeSetup
+from tensorflowonspark.node.driver_link import Link
 from tensorflowonspark.node.feed.server import FeedServer
 from tensorflowonspark.node.main import run_program
+from tensorflowonspark.node.setup import NodeSetup
 from tensorflowonspark.task.feeder import feed_partition
 from tests.support.backend import LoopbackBackend, PlayedStage, cluster_on
 from tests.support.messages import opened

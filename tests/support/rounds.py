@@ -13,8 +13,8 @@ from tensorflowonspark.driver.nodes import Node
 from tensorflowonspark.driver.rounds import Rounds
 from tensorflowonspark.keras.rounds import RoundSettings
 from tensorflowonspark.messages import Member, Returned
-from tensorflowonspark.node.driver_link import NodeSetup
 from tensorflowonspark.node.rounds.member import RoundMember
+from tensorflowonspark.node.setup import NodeSetup
 
 
 class Killed(BaseException):

@@ -7,7 +7,8 @@ from itertools import count
 from typing import Any
 
 from tensorflowonspark.messages import Contribution
-from tensorflowonspark.node.driver_link import Link, NodeSetup
+from tensorflowonspark.node.driver_link import Link
+from tensorflowonspark.node.setup import NodeSetup
 
 _CHUNK_BYTES = 4 << 20
 

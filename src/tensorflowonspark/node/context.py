@@ -1,6 +1,6 @@
 """The context of a node's program: identity, feeds, parallelism, serving, checkpoints and exports."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, ClassVar
@@ -11,15 +11,19 @@ import wrapt
 from tensorflowonspark import storage
 from tensorflowonspark.config import ClusterSpec, Job, Role
 from tensorflowonspark.errors import ClusterError, FeedError, SpecError
+from tensorflowonspark.keras.hooks import keras_backend
+from tensorflowonspark.keras.jax.saving import inference_function
+from tensorflowonspark.keras.saving import inference_call
 from tensorflowonspark.messages import InferenceReady, Member, Serving
 from tensorflowonspark.node.checkpoint.export import divided_layers
-from tensorflowonspark.node.driver_link import Link, NodeSetup
-from tensorflowonspark.node.feed.inference import FunctionServer, InferenceServer
+from tensorflowonspark.node.driver_link import Link
+from tensorflowonspark.node.feed.inference_server import FunctionServer, InferenceServer
 from tensorflowonspark.node.feed.selection import FeatureOptions
 from tensorflowonspark.node.feed.server import FeedServer
 from tensorflowonspark.node.feed_access import FeedAccess
 from tensorflowonspark.node.output_access import OutputAccess
 from tensorflowonspark.node.parallel import ParallelAccess
+from tensorflowonspark.node.setup import NodeSetup
 
 
 def context() -> "Context":
@@ -185,7 +189,7 @@ class Context(FeedAccess, ParallelAccess, OutputAccess):
                 "serve a model with layer.to_embedding() in its place, or apply the model that ctx.export writes"
             )
         options = FeatureOptions(features=features, shapes=shapes, dtypes=dtypes, fill=fill)
-        self.serve_batches(FunctionServer.of(function, batch_rows, options))
+        self.serve_batches(FunctionServer(_callable(function), batch_rows, options))
 
     def serve_batches(self, server: InferenceServer) -> None:
         """Set the server that answers ``cluster.inference(df, ...)`` from now on, in Arrow record batches.
@@ -275,3 +279,13 @@ class Context(FeedAccess, ParallelAccess, OutputAccess):
         """Report the last of the training, and copy the last logs, when the program has ended."""
         self._meter.flush()
         self._logs.close()
+
+
+def _callable(function: Any) -> Callable[[Any], Any]:
+    """Return a function, or what computes the outputs of a Keras model."""
+    if any(kind.__module__.split(".")[0] in ("keras", "tf_keras") for kind in type(function).__mro__):
+        is_on_jax = keras_backend() == "jax" and hasattr(function, "stateless_call")
+        return inference_function(function) if is_on_jax else inference_call(function)
+    if not callable(function):
+        raise SpecError(f"ctx.serve({function!r}): expected a function of the features, or a Keras model")
+    return function  # type: ignore[no-any-return]

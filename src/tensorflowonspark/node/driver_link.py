@@ -2,25 +2,18 @@
 
 import logging
 import os
-import secrets
 import signal
-import sys
-import sysconfig
-import threading
 import time
-import traceback
-from collections import Counter, defaultdict, deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
-from functools import partial, singledispatchmethod
+from functools import singledispatchmethod
 from multiprocessing.connection import Connection
-from pathlib import Path
 from threading import Condition, Lock, Thread
 from typing import Any, TypeVar
 from weakref import WeakSet
 
-from tensorflowonspark.config import HEARTBEATS_PER_TIMEOUT, ClusterConfig, ClusterSpec, Role
+from tensorflowonspark.config import HEARTBEATS_PER_TIMEOUT
 from tensorflowonspark.errors import ClusterError
 from tensorflowonspark.feed_messages import (
     FeedBegins,
@@ -39,7 +32,6 @@ from tensorflowonspark.messages import (
     Member,
     MemberReplaced,
     Members,
-    NodeStatus,
     NoMoreFeeds,
     PortReleased,
     ReleasePort,
@@ -53,51 +45,17 @@ from tensorflowonspark.messages import (
     TrainingTotals,
     WaitsFor,
 )
+from tensorflowonspark.node.feed_state import FeedState
 from tensorflowonspark.node.stacks import all_stacks
+from tensorflowonspark.node.status import node_status
 from tensorflowonspark.processes import PIPE_CLOSED_EXIT, kill_group
-from tensorflowonspark.transport import Credentials, seal
+from tensorflowonspark.transport import seal
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 _REPORTS = (KerasImported, FrameworkImported, TrainingTotals)
 _links: "WeakSet[Link]" = WeakSet()
 _ORPHAN_GUARD_SECONDS = 1.0  # for the orphan guard to end this process and to remove its private directory
-_TENSORFLOW = str(Path("tensorflow", "python"))
-_JAX = (str(Path("jax", "_src")), str(Path("jax", "experimental")))
-_PACKAGE = str(Path(__file__).parents[1])
-_STANDARD_LIBRARY = sysconfig.get_path("stdlib")
-_FILE_SYSTEMS = (str(Path("tensorflowonspark", "storage")), f"{Path('fsspec')}/")
-
-
-@dataclass(frozen=True)
-class NodeSetup:
-    """What a node needs before it knows the other nodes."""
-
-    config: ClusterConfig
-    number: int
-    host: str
-    credentials: Credentials
-    gpus: tuple[str, ...] = ()
-    feed_socket: str = ""  # where it receives rows; empty if it is not fed
-    local_directory: str = ""  # private, for temporary files
-    hadoop: dict[str, str] = field(default_factory=dict, repr=False)  # Hadoop's settings, for file systems
-    supervisor_pid: int = 0
-    random_id: str = field(default_factory=partial(secrets.token_hex, 8))
-
-    @property
-    def identity(self) -> str:
-        """The identity of this process, for calls of others that are meant for it alone."""
-        return f"{self.role} on {self.host} ({self.random_id})"
-
-    @property
-    def spec(self) -> ClusterSpec:
-        """The roles of the cluster."""
-        return self.config.spec
-
-    @property
-    def role(self) -> Role:
-        """The role of this node."""
-        return self.config.spec.roles[self.number]
 
 
 class Link:
@@ -117,16 +75,7 @@ class Link:
         self._renew_locks()
         _links.add(self)
         self._members: tuple[Member, ...] = ()
-        self._begun: dict[int, FeedBegins] = {}
-        self._complete: dict[int, FeedComplete] = {}
-        self._counted: dict[int, dict[int, int]] = {}  # rows of files, by feed
-        self._grants: dict[int, deque[StepGrant]] = defaultdict(deque)
-        self._granted: Counter[int] = Counter()  # steps, by feed
-        self._ended: set[int] = set()  # streams of which no further step comes
-        self._failed: set[int] = set()
-        self._opened: set[int] = set()  # that the program has received
-        self._uncounted: set[int] = set()  # streams that broke off, or whose workers take no steps together
-        self._passes: dict[tuple[int, Split], int] = {}
+        self._feeds: defaultdict[int, FeedState] = defaultdict(FeedState)
         self._contributions: dict[tuple[int, int], list[Contributed]] = defaultdict(list)
         self._rounds: deque[RoundPlan | RoundResult | RoundRefused] = deque()
         self._typed: deque[DebuggerInput] = deque()
@@ -198,40 +147,36 @@ class Link:
         """Call a function with the first message about each past and future feed, in separate threads."""
         with self._changed:
             self._on_feed = on_feed
-            for feed in (self._complete | self._begun).values():
+            for feed in filter(None, [each.first for each in self._feeds.values()]):
                 Thread(target=on_feed, args=(feed,), daemon=True).start()
 
     def wait_for_feed(self, feed: int) -> FeedBegins | FeedComplete | None:
-        """Wait until a feed begins or is complete; return the first message about it, or None if no further one comes.
-
-        So a program takes the rows of a feed as they arrive even if all have arrived meanwhile, as the others do.
-        """
-        self._wait(lambda: feed in self._begun or feed in self._complete or self._no_more_feeds or None)
+        """Wait for the first message about a feed; return it, or None if no further one comes."""
+        self._wait(lambda: self._feeds[feed].first or self._no_more_feeds or None)
         with self._changed:
-            self._opened.add(feed)
-            return self._begun.get(feed) or self._complete.get(feed)
+            self._feeds[feed].opened = True
+            return self._feeds[feed].first
 
     def wait_for_rows(self, feed: int) -> FeedComplete:
         """Wait until a feed is complete, from Spark or from files; return what all nodes have."""
-        return self._wait(lambda: self._complete.get(feed))
+        return self._wait(lambda: self._feeds[feed].complete)
 
     def arrived(self, feed: int) -> FeedComplete | None:
         """Return what all nodes have of a feed; None as long as rows arrive."""
-        return self._complete.get(feed)
+        return self._feeds[feed].complete
 
     def wait_for_counts(self, feed: int) -> dict[int, int]:
         """Wait until all workers have counted their rows of some files; return the numbers."""
-        return self._wait(lambda: self._counted.get(feed))
+        return self._wait(lambda: self._feeds[feed].rows)
 
     def counts(self, feed: int) -> dict[int, int] | None:
         """Return the rows of some files; None until all workers have counted theirs."""
-        return self._counted.get(feed)
+        return self._feeds[feed].rows
 
     def wait_for_grant(self, feed: int, seconds: float | None = None) -> StepGrant | None:
         """Return the next `StepGrant` of a stream; None if there is none within `seconds`."""
-        with self._changed:
-            grants = self._grants[feed]
         with self._waiting_for(WaitsFor.ROWS), self._changed:
+            grants = self._feeds[feed].grants
             if not grants:
                 self._require_own_process()
             self._changed.wait_for(lambda: grants, seconds)
@@ -240,14 +185,12 @@ class Link:
     def wait_for_step(self, feed: int, step: int) -> int | None:
         """Wait until a step of a stream is granted, or the stream ends; return the number of steps granted so far.
 
-        Returns
-        -------
-        int or None
-            None if the workers take no steps together, or the stream broke off.
+        None: the workers take no steps together, or the stream broke off.
         """
         with self._waiting_for(WaitsFor.ROWS), self._changed:
-            self._changed.wait_for(lambda: self._granted[feed] > step or feed in self._ended | self._uncounted)
-            return None if feed in self._uncounted else self._granted[feed]
+            state = self._feeds[feed]
+            self._changed.wait_for(lambda: state.has_step(step) is not None)
+            return state.granted if state.takes_steps else None
 
     def break_off(self, feed: int, reason: str) -> None:
         """End a stream after the steps that are granted, since this node can't get its further rows."""
@@ -255,7 +198,7 @@ class Link:
 
     def passes(self, feed: int, split: Split) -> int:
         """Return the number of passes over a split that all workers have ended."""
-        return self._passes.get((feed, split), 0)
+        return self._feeds[feed].passes[split]
 
     def wait_for_contribution(self, collective: int, sender: int) -> bytes:
         """Wait for what another node contributes to a collective; return it."""
@@ -352,24 +295,21 @@ class Link:
 
     @_handle.register
     def _on_feed_begins(self, message: FeedBegins) -> None:
-        self._begin_again(message.feed)
-        self._begun[message.feed] = message
+        self._state_of_new(message.feed).begun = message
         self._follow(message)
 
     @_handle.register
     def _on_feed_complete(self, message: FeedComplete) -> None:
-        self._begin_again(message.feed)
-        self._complete[message.feed] = message
-        if message.feed not in self._begun:
+        state = self._state_of_new(message.feed)
+        state.complete = message
+        if state.begun is None:
             self._follow(message)
 
-    def _begin_again(self, feed: int) -> None:
-        """Forget a stream that failed before the program opened it: its number has gone to another feed."""
-        if feed in self._failed and feed not in self._opened:
-            for kept in (self._begun, self._grants, self._granted):
-                kept.pop(feed, None)
-            for noted in (self._failed, self._ended, self._uncounted):
-                noted.discard(feed)
+    def _state_of_new(self, feed: int) -> FeedState:
+        """Return the state of a feed; the number of one that failed before the program opened it has another."""
+        if self._feeds[feed].failed and not self._feeds[feed].opened:
+            del self._feeds[feed]
+        return self._feeds[feed]
 
     def _follow(self, message: FeedBegins | FeedComplete) -> None:
         if self._on_feed is not None:
@@ -377,18 +317,11 @@ class Link:
 
     @_handle.register
     def _on_rows_counted(self, message: RowsCounted) -> None:
-        self._counted[message.feed] = message.rows
+        self._feeds[message.feed].rows = message.rows
 
     @_handle.register
     def _on_step_grant(self, message: StepGrant) -> None:
-        self._grants[message.feed].append(message)
-        self._granted[message.feed] += sum(count for count, _ in message.steps or ())
-        if message.failed:
-            self._failed.add(message.feed)
-        if message.steps is None:
-            self._uncounted.add(message.feed)
-        elif message.end:
-            self._ended.add(message.feed)
+        self._feeds[message.feed].add(message)
 
     @_handle.register
     def _on_contributed(self, message: Contributed) -> None:
@@ -406,7 +339,7 @@ class Link:
 
     @_handle.register
     def _on_passes_ended(self, message: PassesEnded) -> None:
-        self._passes[message.feed, message.split] = message.count
+        self._feeds[message.feed].passes[message.split] = message.count
 
     @_handle.register
     def _on_no_more_feeds(self, _message: NoMoreFeeds) -> None:
@@ -436,32 +369,3 @@ def _identity(pipe: Connection) -> tuple[int, int] | None:
     except (OSError, ValueError):
         return None
     return found.st_dev, found.st_ino
-
-
-def node_status(waits_for: WaitsFor, in_epoch: bool) -> NodeStatus:
-    """Return the status of the main thread; called in another thread.
-
-    Parameters
-    ----------
-    waits_for : WaitsFor
-        The reason of a wait, unless the stack shows another.
-    in_epoch : bool
-        Whether the program has taken some of an epoch's batches, but not all.
-    """
-    frame = sys._current_frames().get(threading.main_thread().ident or 0)
-    stack = traceback.extract_stack(frame) if frame is not None else traceback.StackSummary()
-    # TensorFlow runs eager collectives in a pool of threads, for which it waits in functions of the standard library.
-    waiting = next((each.filename for each in reversed(stack) if not _is_standard(each.filename)), "")
-    in_tensorflow = _TENSORFLOW in waiting or any(part in waiting for part in _JAX)
-    first = next((at for at, each in enumerate(stack) if _is_user_code(each.filename)), 0)
-    if any(part in each.filename for each in stack for part in _FILE_SYSTEMS):
-        waits_for = WaitsFor.STORAGE
-    return NodeStatus(waits_for, in_tensorflow, in_epoch, "".join(traceback.format_list(stack[first:])))
-
-
-def _is_standard(filename: str) -> bool:
-    return filename.startswith((_STANDARD_LIBRARY, "<frozen")) and "-packages" not in filename
-
-
-def _is_user_code(filename: str) -> bool:
-    return not (filename.startswith((_PACKAGE, "<frozen")))

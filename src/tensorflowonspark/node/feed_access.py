@@ -1,19 +1,22 @@
 """Access to rows from a node's program: feeds from Spark, and files that the nodes read."""
 
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 from tensorflowonspark.declarations import takes
 from tensorflowonspark.errors import FeedError
+from tensorflowonspark.keras import workers
 from tensorflowonspark.keras.feed_tracking import row_counts, state_pass
 from tensorflowonspark.keras.jax.cluster import equal_batches
 from tensorflowonspark.keras.provenance import report_read
 from tensorflowonspark.keras.shards import of_feed
-from tensorflowonspark.node.driver_link import Link, NodeSetup
+from tensorflowonspark.node.driver_link import Link
 from tensorflowonspark.node.feed.batches import Batches
 from tensorflowonspark.node.feed.feed import Feed
 from tensorflowonspark.node.feed.feeds import Feeds
 from tensorflowonspark.node.feed.files import FileReader
+from tensorflowonspark.node.feed.footers import Combine
 from tensorflowonspark.node.feed.observer import Observer
 from tensorflowonspark.node.feed.selection import DatasetOptions, FeatureOptions
 from tensorflowonspark.node.feed.server import FeedServer
@@ -21,6 +24,7 @@ from tensorflowonspark.node.feed.tables import FilesToRead
 from tensorflowonspark.node.file_access import FileAccess
 from tensorflowonspark.node.meter import TrainingMeter
 from tensorflowonspark.node.ps.coordinator import CoordinatedFeed
+from tensorflowonspark.node.setup import NodeSetup
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -32,6 +36,10 @@ _NONE_HELD = "there are none: tfos.run(..., data=df) gives them (tfos run --data
 _NONE_FED = "the cluster was shut down without cluster.train(df): call it inside the with block"
 
 KERAS = Observer(state_pass, equal_batches, report_read, row_counts.note_padding, row_counts.add, of_feed)
+
+
+def _combine(call: str) -> Combine | None:
+    return partial(workers.combine, call) if workers.are_several() else None
 
 
 class FeedAccess(FileAccess):
@@ -54,7 +62,7 @@ class FeedAccess(FileAccess):
         self._meter = TrainingMeter(link.send, nodes=len(setup.spec.roles), alone=len(setup.spec.trainers) == 1)
         self._feeds = Feeds(setup, link, server, self._meter, KERAS)
         cache = server.cache if server is not None else None
-        super().__init__(setup, link, FileReader(setup, cache, link, self._feeds))
+        super().__init__(setup, link, FileReader(setup, cache, link, self._feeds, _combine))
         self._current: Feed | None = None
 
     def feeds(self) -> Iterator[Feed]:

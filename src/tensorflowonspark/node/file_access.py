@@ -4,13 +4,14 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from tensorflowonspark.declarations import shows
-from tensorflowonspark.node.driver_link import Link, NodeSetup
+from tensorflowonspark.node.driver_link import Link
 from tensorflowonspark.node.feed.feed import Feed
 from tensorflowonspark.node.feed.file_splits import find_records, tfrecord_files
 from tensorflowonspark.node.feed.files import FileReader
 from tensorflowonspark.node.feed.tables import FilesToRead, find_row_groups
 from tensorflowonspark.node.feed.windows import FileSplit
 from tensorflowonspark.node.ps.coordinator import CoordinatedFeed
+from tensorflowonspark.node.setup import NodeSetup
 from tensorflowonspark.renamed import takes_old_keywords
 from tensorflowonspark.tfrecords.options import OLD_KEYWORDS, ReadOptions
 

@@ -38,7 +38,7 @@ from tensorflowonspark.messages import (
 from tensorflowonspark.node.breakpoints import wait_at_breakpoints
 from tensorflowonspark.node.collectives import NodeCollectives
 from tensorflowonspark.node.context import Context, keep_context
-from tensorflowonspark.node.driver_link import Link, NodeSetup
+from tensorflowonspark.node.driver_link import Link
 from tensorflowonspark.node.feed.feed import Feed
 from tensorflowonspark.node.feed.selection import text_columns
 from tensorflowonspark.node.feed.server import FeedServer
@@ -46,6 +46,7 @@ from tensorflowonspark.node.forks import children_end_here, keep_exit_functions
 from tensorflowonspark.node.oracle import share_oracle
 from tensorflowonspark.node.ps.coordinator import CoordinatedFeed
 from tensorflowonspark.node.rounds.member import RoundMember
+from tensorflowonspark.node.setup import NodeSetup
 from tensorflowonspark.node.stacks import write_on_signal
 from tensorflowonspark.node.tracebacks import program_traceback, subject_of, wrapped_error
 from tensorflowonspark.terminal import CONSOLE

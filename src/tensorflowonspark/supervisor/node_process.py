@@ -13,7 +13,7 @@ import psutil
 
 from tensorflowonspark import processes
 from tensorflowonspark.messages import StatusRequest, ToNode
-from tensorflowonspark.node.driver_link import NodeSetup
+from tensorflowonspark.node.setup import NodeSetup
 from tensorflowonspark.secrecy import is_secret
 from tensorflowonspark.supervisor.client import NodeAssignment
 from tensorflowonspark.supervisor.exit_status import out_of_memory_kills

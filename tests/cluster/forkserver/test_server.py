@@ -21,7 +21,7 @@ import wrapt
 from tensorflowonspark import processes
 from tensorflowonspark.config import ClusterConfig, ClusterSpec
 from tensorflowonspark.messages import FrameworkImported, Member, Members, NodeReady, ProgramBegun, Returned, Stop
-from tensorflowonspark.node.driver_link import NodeSetup
+from tensorflowonspark.node.setup import NodeSetup
 from tensorflowonspark.supervisor.forkserver.client import ForkServer
 from tensorflowonspark.supervisor.forkserver.rendezvous import Rendezvous
 from tensorflowonspark.supervisor.node_process import node_environment

@@ -8,7 +8,7 @@ import pytest
 
 from tensorflowonspark.errors import FeedError
 from tensorflowonspark.feed_messages import InferenceHeader
-from tensorflowonspark.node.feed.inference import FunctionServer
+from tensorflowonspark.node.feed.inference_server import FunctionServer
 from tensorflowonspark.node.feed.selection import FeatureOptions
 
 WANTED = pa.schema({"y": pa.float32()})

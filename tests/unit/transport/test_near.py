@@ -16,8 +16,8 @@ from tensorflowonspark import transport
 from tensorflowonspark.config import ClusterConfig, ClusterSpec
 from tensorflowonspark.errors import FeedError
 from tensorflowonspark.messages import NodeEndpoint, NodeReady
-from tensorflowonspark.node.driver_link import NodeSetup
 from tensorflowonspark.node.feed.server import FeedServer
+from tensorflowonspark.node.setup import NodeSetup
 from tensorflowonspark.processes import place
 from tensorflowonspark.task.feeder import FeedSpec, choose, feed_partition
 from tests.support import hosts, ladder

@@ -7,7 +7,7 @@ import pytest
 from tensorflowonspark.config import ClusterConfig, ClusterSpec
 from tensorflowonspark.errors import RequirementError
 from tensorflowonspark.messages import NodeEndpoint, NodeReady
-from tensorflowonspark.node.driver_link import NodeSetup
+from tensorflowonspark.node.setup import NodeSetup
 from tensorflowonspark.supervisor.client import NodeAssignment
 from tensorflowonspark.task.feeder import FeedSpec
 from tensorflowonspark.transport import Credentials, new_credentials, spark_wants_tls

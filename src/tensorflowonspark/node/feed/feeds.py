@@ -21,7 +21,7 @@ from tensorflowonspark.feed_messages import (
     SplitManifest,
 )
 from tensorflowonspark.messages import Failed, FeedWanted, Progress, RowSource
-from tensorflowonspark.node.driver_link import Link, NodeSetup
+from tensorflowonspark.node.driver_link import Link
 from tensorflowonspark.node.feed.cache import Cache
 from tensorflowonspark.node.feed.feed import Feed
 from tensorflowonspark.node.feed.file_rows import FileRows
@@ -34,6 +34,7 @@ from tensorflowonspark.node.feed.share import Share
 from tensorflowonspark.node.feed.streams import PartStream, RowStream
 from tensorflowonspark.node.feed.taken import TakenRows
 from tensorflowonspark.node.meter import TrainingMeter
+from tensorflowonspark.node.setup import NodeSetup
 from tensorflowonspark.transport import ConnectionLost, Credentials
 
 

@@ -9,10 +9,9 @@ TFRecord files are counted in the first epoch, whose steps the driver grants (`u
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import chain
 
 import pyarrow as pa
@@ -33,18 +32,18 @@ from tensorflowonspark.feed_messages import (
     Split,
     SplitManifest,
 )
-from tensorflowonspark.keras import workers
-from tensorflowonspark.node.driver_link import Link, NodeSetup
+from tensorflowonspark.node.driver_link import Link
 from tensorflowonspark.node.feed.cache import Cache
 from tensorflowonspark.node.feed.feed import Feed
 from tensorflowonspark.node.feed.feeds import Feeds
 from tensorflowonspark.node.feed.file_rows import FileRows
 from tensorflowonspark.node.feed.file_splits import TFRECORD, Records, divide, find_records
-from tensorflowonspark.node.feed.footers import ReadFooters, footers, shared_footers
+from tensorflowonspark.node.feed.footers import Combine, ReadFooters, footers, shared_footers
 from tensorflowonspark.node.feed.row_groups import RowGroup
 from tensorflowonspark.node.feed.tables import FilesToRead, find_row_groups
 from tensorflowonspark.node.feed.uncounted import UncountedRows
 from tensorflowonspark.node.feed.windows import FileSplit, window_limit
+from tensorflowonspark.node.setup import NodeSetup
 from tensorflowonspark.storage.file_systems import READS_AT_ONCE
 
 Shares = Mapping[int, Sequence[RowGroup]]  # row groups by node number
@@ -66,12 +65,15 @@ class FileReader:
         To the driver.
     feeds : Feeds
         Opens the feeds that the driver has completed.
+    combine : callable
+        Takes the program's call; returns what combines values of all workers, or None if this one is alone.
     """
 
     setup: NodeSetup
     cache: Cache | None
     link: Link
     feeds: Feeds
+    combine: Callable[[str], Combine | None] = lambda _call: None
     _next: int = FIRST_FILE_FEED
 
     def read(
@@ -141,9 +143,9 @@ class FileReader:
     def read_footers(self, call: str) -> ReadFooters:
         """Return what reads the footers of files: each worker its part, or another node all of them."""
         fed, role = self.setup.spec.fed, self.setup.role
-        if role not in fed or not workers.are_several():
+        combine = self.combine(call) if role in fed else None
+        if combine is None:
             return footers
-        combine = partial(workers.combine, call)
         return lambda files: shared_footers(files, fed.index(role), len(fed), combine)
 
     def describe(self, call: str, splits: Sequence[FileSplit], cache_limit: int | str | None) -> FeedComplete:

@@ -30,6 +30,7 @@ class Footer(NamedTuple):
     groups: Sequence[tuple[int, int]]
 
 
+Combine = Callable[[Any, Callable[[list[Any]], Any]], Any]  # takes a value, and what makes one of all workers' values
 ReadFooters = Callable[[Sequence[DataFile]], list[Footer]]
 
 
@@ -88,7 +89,7 @@ def shared_footers(
     files: Sequence[DataFile],
     worker: int,
     workers: int,
-    combine: Callable[[Any, Callable[[list[Any]], Any]], Any],
+    combine: Combine,
 ) -> list[Footer]:
     """Return the footers of files that all workers have listed, each of which reads its part.
 

@@ -10,9 +10,9 @@ from tensorflowonspark import transport
 from tensorflowonspark.errors import FeedError
 from tensorflowonspark.feed_messages import InferenceHeader, PartHeader
 from tensorflowonspark.messages import NodeReady
-from tensorflowonspark.node.driver_link import NodeSetup
 from tensorflowonspark.node.feed.cache import Cache
-from tensorflowonspark.node.feed.inference import InferenceServer
+from tensorflowonspark.node.feed.inference_server import InferenceServer
+from tensorflowonspark.node.setup import NodeSetup
 from tensorflowonspark.processes import place
 from tensorflowonspark.settings import port_range
 

@@ -22,9 +22,10 @@ from tensorflowonspark.keras.rounds import (
 )
 from tensorflowonspark.keras.waiting import waiting_in_round
 from tensorflowonspark.messages import Peer, RoundPlan, RoundReached, RoundRefused, RoundResult
-from tensorflowonspark.node.driver_link import Link, NodeSetup
+from tensorflowonspark.node.driver_link import Link
 from tensorflowonspark.node.rounds.codec import decode, encode, pieces
 from tensorflowonspark.node.rounds.exchange import DATA, RoundExchange, SliceHeader, request_all
+from tensorflowonspark.node.setup import NodeSetup
 from tensorflowonspark.settings import port_range
 
 _ATTEMPTS, _RETRY_SECONDS = 10, 0.5  # to take the weights of workers that are lost, which the driver may not know yet

@@ -7,11 +7,8 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from tensorflowonspark.columns import Ragged, flat_columns, summarize, to_array, to_batch
-from tensorflowonspark.errors import FeedError, SpecError, error_text
+from tensorflowonspark.errors import FeedError, error_text
 from tensorflowonspark.feed_messages import InferenceHeader, SplitManifest
-from tensorflowonspark.keras.hooks import keras_backend
-from tensorflowonspark.keras.jax.saving import inference_function
-from tensorflowonspark.keras.saving import inference_call
 from tensorflowonspark.node.feed.selection import FeatureOptions, Selection
 
 
@@ -41,22 +38,6 @@ class FunctionServer:
         self._options = options
         self._lock = Lock()  # most functions are not thread-safe, and one call keeps the processor busy
 
-    @classmethod
-    def of(cls, function: Any, batch_rows: int, options: FeatureOptions) -> "FunctionServer":
-        """Return a server for a function or a Keras model.
-
-        Raises
-        ------
-        SpecError
-            If `function` is neither.
-        """
-        if any(kind.__module__.split(".")[0] in ("keras", "tf_keras") for kind in type(function).__mro__):
-            is_on_jax = keras_backend() == "jax" and hasattr(function, "stateless_call")
-            function = inference_function(function) if is_on_jax else inference_call(function)
-        elif not callable(function):
-            raise SpecError(f"ctx.serve({function!r}): expected a function of the features, or a Keras model")
-        return cls(lambda features: _as_numpy(function(features)), batch_rows, options)
-
     def answer(self, header: InferenceHeader, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield a batch of results, of the requested schema, for each batch of rows."""
         schema = pa.ipc.read_schema(pa.py_buffer(header.schema))
@@ -82,7 +63,7 @@ class FunctionServer:
         rows = f"rows {first_row} to {first_row + batch.num_rows - 1} of partition {partition}"
         with self._lock:
             try:
-                results = self._function(taken)
+                results = _as_numpy(self._function(taken))
             except Exception as error:
                 raise FeedError(
                     f"the program's function for inference raised {type(error).__name__}: {error_text(error)} ({rows})"
