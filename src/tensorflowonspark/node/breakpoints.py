@@ -16,13 +16,7 @@ _one_at_a_time = threading.RLock()  # there is one terminal
 
 
 def wait_at_breakpoints(link: Link) -> None:
-    """Have ``breakpoint()`` wait for a terminal, unless ``PYTHONBREAKPOINT`` decides what it does.
-
-    Parameters
-    ----------
-    link : Link
-        The node's link to the driver, through which the terminal is reached.
-    """
+    """Have ``breakpoint()`` wait for a terminal, unless ``PYTHONBREAKPOINT`` decides what it does."""
     owner = os.getpid()
 
     def hook(*args: Any, **keywords: Any) -> Any:

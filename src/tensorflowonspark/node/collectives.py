@@ -18,13 +18,6 @@ class NodeCollectives:
     """The collectives of one worker.
 
     The driver forwards the values of the other workers to the first one, which merges them, and its result to all.
-
-    Attributes
-    ----------
-    setup : NodeSetup
-        Identity of the node.
-    link : Link
-        To the driver.
     """
 
     setup: NodeSetup
@@ -37,19 +30,8 @@ class NodeCollectives:
         All workers make the same calls in the same order. One whose program returns instead, or makes another call,
         fails the cluster.
 
-        Parameters
-        ----------
-        call : str
-            The program's call, for errors; the same on all workers.
-        value : object
-            This worker's value, which can be pickled.
-        merge : callable
-            Takes the values in the workers' order; runs on the first worker.
-
-        Returns
-        -------
-        object
-            The merged value, the same on all workers.
+        `merge` takes the values in the workers' order, and runs on the first one. `call` is what the program calls, for
+        errors.
         """
         collective = next(self._numbers)
         roles = list(self.setup.spec.roles)

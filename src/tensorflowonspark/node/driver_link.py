@@ -61,10 +61,7 @@ _ORPHAN_GUARD_SECONDS = 1.0  # for the orphan guard to end this process and to r
 class Link:
     """Sends the messages of the node, and keeps received ones until they are requested.
 
-    Parameters
-    ----------
-    pipe : Connection
-        The pipe to the supervisor. At its end the process group is killed.
+    At the end of the pipe to the supervisor the process group is killed.
     """
 
     def __init__(self, pipe: Connection) -> None:
@@ -120,11 +117,8 @@ class Link:
     def send(self, message: object) -> None:
         """Send a message to the supervisor.
 
-        Raises
-        ------
-        ClusterError
-            If this is a forked child of the node, which the driver would mistake for the node. (Reports of progress
-            are dropped.)
+        A forked child of the node, which the driver would mistake for the node, gets a `ClusterError`; its reports of
+        progress are dropped.
         """
         if os.getpid() != self._owner and isinstance(message, _REPORTS):
             return

@@ -31,14 +31,7 @@ _BURST, _PER_SECOND = 100.0, 10.0  # reports of a program's own that are sent at
 class TrainingMeter:
     """Measures the training of this process.
 
-    Parameters
-    ----------
-    send : callable
-        Sends a message to the driver.
-    alone : bool
-        Whether this node trains without others, and waits for none.
-    nodes : int
-        The number of the cluster's nodes: of many, each sends less often.
+    A node that is `alone` waits for no other. In a cluster of many nodes each sends less often.
     """
 
     def __init__(self, send: Callable[[TrainingTotals], None], *, alone: bool, nodes: int = 1) -> None:

@@ -13,15 +13,7 @@ from tensorflowonspark.errors import SpecError
 def check_metrics(values: Mapping[str, Any]) -> dict[str, float]:
     """Return metrics as numbers.
 
-    Parameters
-    ----------
-    values : mapping
-        Numbers, NumPy scalars or tensors without dimensions, by name.
-
-    Raises
-    ------
-    SpecError
-        If one is none of these.
+    They may be numbers, NumPy scalars or tensors without dimensions; anything else is a `SpecError`.
 
     Examples
     --------

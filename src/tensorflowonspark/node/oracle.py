@@ -33,16 +33,8 @@ _CHECK_SECONDS = 1.0  # between two looks at whether all tuners have ended; Kera
 def share_oracle(role: Role, spec: ClusterSpec, members: Sequence[Member], program: bytes) -> None:
     """Have KerasTuner search on all workers together, if this program imports it.
 
-    Parameters
-    ----------
-    role : Role
-        This node's.
-    spec : ClusterSpec
-        The cluster's. With parameter servers, and on the evaluator, KerasTuner is left as it is.
-    members : sequence of Member
-        The nodes with their addresses.
-    program : bytes
-        The user's function or script, pickled.
+    With parameter servers, and on the evaluator, KerasTuner is left as it is. `program` is the user's function or
+    script, pickled.
     """
     trainers = spec.trainers
     if role not in trainers or len(trainers) == 1 or spec.num_ps:

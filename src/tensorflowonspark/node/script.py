@@ -30,38 +30,17 @@ def _own_host() -> str:
 
 @dataclass(frozen=True)
 class Script:
-    """A program that is a file or a module, with its command line and the files that it needs.
+    """A program that is a file or a module, with its command line and the files that it needs."""
 
-    Attributes
-    ----------
-    name : str
-        The path of the file, relative to `root`; or the module's name.
-    is_module : bool
-        Whether it is run as ``python -m name``.
-    arguments : tuple of str
-        Its command line.
-    root : str
-        The directory of the driver's machine that holds it, and the modules that it imports.
-    directory : str
-        The working directory, on the driver's machine; empty if each node works in its own copy of the files.
-    files : mapping of str to bytes
-        Its files by their paths relative to `root`.
-    extras : mapping of str to bytes
-        Other files for the working directory, by their names.
-    executables : collection of str
-        The files that may be executed.
-    host : str
-        The driver's machine, or container: its name, and the place of its processes.
-    """
-
-    name: str
-    is_module: bool
+    name: str  # the path of the file, relative to `root`; or the module's name
+    is_module: bool  # it is run as ``python -m name``
     arguments: tuple[str, ...]
-    root: str
-    directory: str
-    files: Mapping[str, bytes] = field(repr=False)
-    extras: Mapping[str, bytes] = field(default_factory=dict, repr=False)
-    executables: Collection[str] = field(default=(), repr=False)
+    root: str  # directory of the driver's machine that holds it, and the modules that it imports
+    directory: str  # to work in, on the driver's machine; empty if each node works in its own copy of the files
+    files: Mapping[str, bytes] = field(repr=False)  # by their paths relative to `root`
+    extras: Mapping[str, bytes] = field(default_factory=dict, repr=False)  # other files for the working directory
+    executables: Collection[str] = field(default=(), repr=False)  # files that may be executed
+    # the driver's machine, or container: its name, and the place of its processes
     host: str = field(default_factory=_own_host)
 
     def place(self, own_directory: Path) -> Path:
@@ -69,11 +48,6 @@ class Script:
 
         That is the driver's if this machine has it, with the same files in it, no other user can write there, and no
         module in it is another's: nodes on one machine, or with a shared file system. Otherwise the files are copied.
-
-        Parameters
-        ----------
-        own_directory : Path
-            A directory for the copy.
         """
         if self.directory and self._is_in_place():
             try:

@@ -28,28 +28,17 @@ _Function = TypeVar("_Function", bound=Callable[..., object])
 
 @dataclass(frozen=True)
 class ProgramTraceback:
-    """The traceback of a program's error.
+    """The traceback of a program's error."""
 
-    Attributes
-    ----------
-    traceback : str
-        With the frames of the program and of the packages that it uses. If there are none, without frames; empty if the
-        error is one of this package, whose text is complete.
-    all_frames : str
-        With those of this package and of Keras too; empty if there are none.
-    """
-
+    # of the program and the packages that it uses; empty if the error is one of this package with a whole text
     traceback: str
-    all_frames: str = ""
+    all_frames: str = ""  # with those of this package and of Keras too; empty if there are none
 
 
 def reported_as(subject: str) -> Callable[[_Function], _Function]:
     """Return a decorator for a function of this package, which the errors of nodes name instead of "its program".
 
-    Parameters
-    ----------
-    subject : str
-        The name, as the beginning of a sentence that goes on with "raised".
+    The subject begins a sentence that goes on with "raised".
 
     Examples
     --------
@@ -75,11 +64,6 @@ def program_traceback(error: BaseException) -> ProgramTraceback:
     """Return the traceback of an error that a program raised, from the program's first frame on.
 
     All frames are shown after ``keras.config.disable_traceback_filtering()``, as Keras does.
-
-    Parameters
-    ----------
-    error : BaseException
-        The error.
     """
     try:
         found = traceback.TracebackException.from_exception(error)
@@ -110,13 +94,7 @@ def program_traceback(error: BaseException) -> ProgramTraceback:
 
 
 def wrapped_error(text: str) -> str:
-    """Return the class and text of this package's error that TensorFlow has wrapped in one of its own; "" if none.
-
-    Parameters
-    ----------
-    text : str
-        The text of TensorFlow's error.
-    """
+    """Return the class and text of this package's error that TensorFlow has wrapped in one of its own; "" if none."""
     found = _WRAPPED.search(text)
     return found[1] if found else ""
 
@@ -139,11 +117,6 @@ def without_hidden_frames(error: BaseException) -> TracebackType | None:
     """Return the frames of an error that the traceback of a program shows.
 
     These are all if Keras shows its own, or if there are no others and the error's text is not one of this package.
-
-    Parameters
-    ----------
-    error : BaseException
-        The error.
     """
     found, roots = error.__traceback__, _roots()
     frames = []

@@ -14,17 +14,8 @@ _MODES = ("auto", "min", "max")
 class BestMetric:
     """The metric by which the checkpoints of a training are compared.
 
-    Parameters
-    ----------
-    name : str, optional
-        As in Keras's logs; without it nothing is compared.
-    mode : {"auto", "min", "max"}
-        Whether less or more is better; by default Keras knows it of the loss and of its own metrics.
-
-    Raises
-    ------
-    SpecError
-        If an argument can't be right.
+    Without a name nothing is compared. By the mode "auto" Keras says of the loss and of its own metrics whether less or
+    more is better.
     """
 
     def __init__(self, name: str | None = None, mode: str = "auto") -> None:
@@ -41,17 +32,8 @@ class BestMetric:
     def fields(self, metrics: Mapping[str, Any] | None, model: Any = None) -> dict[str, Any]:
         """Return what a checkpoint's record says of the metric.
 
-        Parameters
-        ----------
-        metrics : mapping, optional
-            The metrics by name; None where there are none, as within an epoch.
-        model : keras.Model, optional
-            Its metrics have Keras's own rule for the mode.
-
-        Raises
-        ------
-        SpecError
-            If the metric is not among them, or Keras does not know whether less or more of it is better.
+        `metrics` is None where there are none, as within an epoch. A `SpecError` says that the metric is not among
+        them, or that Keras does not know which values of it are better.
         """
         if self.name is None:
             return {}

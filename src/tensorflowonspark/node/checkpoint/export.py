@@ -36,23 +36,7 @@ def export(
 ) -> None:
     """Write a trained model to any file system: the chief writes, and the others take part as TensorFlow needs.
 
-    Parameters
-    ----------
-    model : keras.Model, tf_keras.Model or tf.Module
-        The model.
-    path : str
-        A path, or a URL. An existing file or directory is replaced.
-    is_chief : bool
-        Whether this process is the chief.
-    scratch : str, optional
-        A directory of this machine for temporary files; by default the system's.
-    write : callable
-        Writes the model to a local path, whose last part is that of `path`.
-
-    Raises
-    ------
-    StorageError
-        If the path can't be written.
+    An existing file or directory is replaced. `write` gets a local path, whose last part is that of `path`.
     """
     if divided := divided_layers(model):
         from tensorflowonspark.keras.embedding.export import send_rows, write_model

@@ -13,12 +13,7 @@ from tensorflowonspark.node.checkpoint.store import CheckpointStore
 class Mirror:
     """A local directory and its copy. Files are copied one by one, each as a whole; a directory like a checkpoint.
 
-    Parameters
-    ----------
-    directory : str
-        Target of the copies: a path, or a URL of any file system.
-    scratch : str or None
-        A directory of this machine for the mirrored files, which are removed when this process ends.
+    The mirrored files are in `scratch`, and are removed when this process ends.
 
     Examples
     --------

@@ -26,10 +26,7 @@ def divided_objects(state: "tf.train.Checkpoint") -> list[Any]:
     They have the methods ``shard_parts()``, which yields names and contents of this worker's parts, and
     ``load_shard_parts(names, read)``.
 
-    Raises
-    ------
-    CheckpointError
-        If two of them have one name.
+    Two of one name are a `CheckpointError`.
     """
     if is_state(state):
         return [JaxState.of(state)]
@@ -52,15 +49,7 @@ def not_seen(directory: str, who: str, what: str) -> CheckpointError:
 
 
 class StateParts:
-    """The parts of one worker in the checkpoints of a training.
-
-    Parameters
-    ----------
-    store : CheckpointStore
-        The checkpoints.
-    node : str
-        This node's name, as in ``worker:0``.
-    """
+    """The parts of one worker in the checkpoints of a training."""
 
     def __init__(self, store: CheckpointStore, node: str) -> None:
         self._store = store
@@ -69,10 +58,7 @@ class StateParts:
     def write(self, state: "tf.train.Checkpoint", step: int) -> str:
         """Write this worker's parts of a new checkpoint; return its name when all have, or "" if nothing is divided.
 
-        Raises
-        ------
-        CheckpointError
-            On all workers, if one can't write.
+        If one worker can't, all raise a `CheckpointError`.
         """
         divided = [each for each in divided_objects(state) if getattr(each, "is_divided", True)]
         if not divided:
@@ -103,10 +89,7 @@ class StateParts:
     def read(self, saved: SavedCheckpoint, divided: Sequence[Any]) -> bool:
         """Have divided objects take their parts from a checkpoint; return whether none was missing or damaged.
 
-        Raises
-        ------
-        CheckpointError
-            If an object does not fit the checkpoint.
+        An object that does not fit the checkpoint is a `CheckpointError`.
         """
         names = self._store.part_names(saved)
         damage: list[CheckpointError] = []

@@ -17,14 +17,7 @@ _ROWS = "rows.json"  # a file of a checkpoint
 class ResumePosition:
     """The position of a node's program in its feeds.
 
-    Parameters
-    ----------
-    feeds : Feeds
-        The node's feeds.
-    link : Link
-        To the driver.
-    workers : int
-        Number of nodes that train, including a chief.
+    `workers` are all nodes that train, including a chief.
     """
 
     def __init__(self, feeds: Feeds, link: Link, workers: int) -> None:
@@ -55,12 +48,7 @@ class ResumePosition:
     def write(self, local: str, step: int, epoch: int, batch: int) -> None:
         """Write which rows the steps of an epoch have taken to a checkpoint's local directory, if they are known.
 
-        Parameters
-        ----------
-        local : str
-            The directory.
-        step, epoch, batch : int
-            As for `Checkpoints.save`; a program that counts neither epochs nor their steps counts all steps.
+        A program that counts neither epochs nor their steps (`batch`) counts all steps.
         """
         taken = self._feeds.taken(step, batch) if batch or not epoch else None
         if taken is not None:

@@ -16,16 +16,7 @@ _REASON_LENGTH = 400  # characters of TensorFlow's reason
 def write_state(state: Any, directory: str, node: str, *, keep: bool) -> None:
     """Write the variables of `state` to a local directory.
 
-    Parameters
-    ----------
-    state : tf.train.Checkpoint, keras.Model or JaxState
-        The state; one of the others on JAX.
-    directory : str
-        The directory.
-    node : str
-        This node's name, as in ``worker:0``.
-    keep : bool
-        Whether the files are kept; the others of these workers only take part.
+    Without `keep` this worker only takes part in the writing.
     """
     if is_state(state):
         if keep:  # each process of JAX has the whole state
@@ -37,23 +28,8 @@ def write_state(state: Any, directory: str, node: str, *, keep: bool) -> None:
 def read_state(state: Any, directory: str, node: str, source: str, *, is_built: bool) -> bool:
     """Read values from a local directory into `state`; return whether some wait for variables that don't exist yet.
 
-    Parameters
-    ----------
-    state : tf.train.Checkpoint, keras.Model or JaxState
-        The state to restore.
-    directory : str
-        A directory that `write_state` has written.
-    node : str
-        This node's name, as in ``worker:0``.
-    source : str
-        Path of the checkpoint, for errors.
-    is_built : bool
-        Whether all variables have been created, so that a value without a variable is an error.
-
-    Raises
-    ------
-    CheckpointError
-        If a file is damaged, or the values do not fit.
+    With `is_built` all variables have been created, so that a value without one is an error: a `CheckpointError`, as is
+    a damaged file. `source` is the checkpoint's path, for that.
     """
     if is_state(state):
         JaxState.of(state).read(directory, source)

@@ -36,51 +36,23 @@ _ADVICE = "check that it is a directory, that you may write there, and that the 
 
 @dataclass(frozen=True)
 class SavedCheckpoint:
-    """The record of a complete checkpoint.
-
-    Parameters
-    ----------
-    name : str
-        Name of its directory.
-    number : int
-        Number of checkpoints written before it, which is their order: steps may start from 0 again.
-    step : int
-        The step after which it was written.
-    epoch : int
-        Number of complete epochs; 0 if the program does not count them.
-    files : dict
-        The size of each file in bytes, by its path within the directory.
-    batch : int
-        Number of steps taken in the epoch that was not complete.
-    feed : int
-        Number of the feed of these steps.
-    workers : int
-        Number of nodes that trained, on which the rows of a step depend.
-    rows : int
-        Fingerprint of the feed's rows and their partitions, on which these depend too; 0 if it is not known.
-    checksums : dict
-        The CRC-32C of each file, by its path; empty in checkpoints of earlier versions.
-    metric : str
-        Name of the metric that says which checkpoint is best; empty if none does.
-    value : float, optional
-        Its value; None within an epoch, and where it is not finite.
-    mode : str
-        ``"min"`` or ``"max"``, whichever value is better; empty where there is none.
-    """
+    """The record of a complete checkpoint."""
 
     name: str
-    number: int
+    number: int  # of checkpoints written before it, which is their order: steps may start from 0 again
     step: int
-    epoch: int
-    files: dict[str, int]
-    batch: int = 0
-    feed: int = 0
-    workers: int = 0
+    epoch: int  # complete ones; 0 if the program does not count them
+    files: dict[str, int]  # bytes, by the path within the directory
+    batch: int = 0  # steps taken in the epoch that was not complete
+    feed: int = 0  # of these steps
+    workers: int = 0  # nodes that trained, on which the rows of a step depend
+    # fingerprint of the feed's rows and their partitions, on which these depend too; 0 if it is not known
     rows: int = 0
+    # CRC-32C, by path; empty in checkpoints of earlier versions
     checksums: dict[str, int] = field(default_factory=dict)
-    metric: str = ""
-    value: float | None = None
-    mode: str = ""
+    metric: str = ""  # that says which checkpoint is best; empty if none does
+    value: float | None = None  # None within an epoch, and where it is not finite
+    mode: str = ""  # "min" or "max", whichever is better; empty without a metric
 
 
 _TEXTS = ("name", "metric", "mode")  # fields that are no numbers
@@ -90,13 +62,7 @@ _TABLES = ("files", "checksums")
 class CheckpointStore:
     """The checkpoints in one directory, with one writing process and any number of readers.
 
-    Parameters
-    ----------
-    directory : str
-        A path, or a URL of any file system.
-    keep : int
-        Number of complete checkpoints to keep: the newest ones, or if they have values of a metric, the best and the
-        newest.
+    It keeps so many complete checkpoints: the newest, or if they have values of a metric, the best and the newest.
 
     Examples
     --------
@@ -219,14 +185,7 @@ class CheckpointStore:
     def add_parts(self, name: str, worker: str, parts: Iterable[tuple[str, bytes]]) -> None:
         """Write one worker's parts of a checkpoint that is not complete yet, one after another, and list them.
 
-        Parameters
-        ----------
-        name : str
-            Of the checkpoint.
-        worker : str
-            Of the worker, as in ``worker:0``.
-        parts : iterable of (str, bytes)
-            File names, which differ from those of other workers, and contents.
+        The names of the parts differ from those of other workers.
         """
         listed: dict[str, tuple[int, int]] = {}
         with self._explained("written", _ADVICE):
@@ -301,10 +260,7 @@ class CheckpointStore:
     def fetch_first(self, local: str, choose: Callable[[], SavedCheckpoint | None]) -> SavedCheckpoint | None:
         """Copy the first checkpoint that `choose` returns and that is undamaged; return it, or None if it returns none.
 
-        Raises
-        ------
-        CheckpointError
-            If its files are missing, or `choose` raises it.
+        A `CheckpointError` says that its files are missing.
         """
         while saved := choose():
             if self.fetch(saved, local):

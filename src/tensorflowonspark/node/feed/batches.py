@@ -12,18 +12,6 @@ from tensorflowonspark.node.feed.passes import Passes
 class Batches:
     """Batches of NumPy arrays; each iteration over them is one epoch.
 
-    Parameters
-    ----------
-    passes : Passes
-        The passes over the rows.
-    measure : callable, optional
-        Measures the passes (`pace.Measure`).
-
-    Attributes
-    ----------
-    passes : Passes
-        The same.
-
     Notes
     -----
     Calling it starts an epoch too, as ``tf.data.Dataset.from_generator`` does.
@@ -39,10 +27,7 @@ class Batches:
     def element_spec(self, make: Callable[[tuple[int, ...], str], Any]) -> Any:
         """Return an element with the result of `make` for the shape of a row, and the dtype, of each column.
 
-        Raises
-        ------
-        FeedError
-            If a column is ragged, or holds strings.
+        A column that is ragged, or holds strings, is a `FeedError`.
         """
         for name, kind in self._selection.kinds.items():
             if kind.ragged or kind.dtype.kind == "O":

@@ -36,17 +36,7 @@ PartKey = tuple[int, Split, int, int]  # feed, split, partition, attempt
 
 
 class Cache:
-    """The stored parts: the rows of one attempt at one partition each. The driver decides later which of them count.
-
-    Parameters
-    ----------
-    directory : str
-        Directory of the files, on a disk with space for the rows.
-    number : int
-        This node's number.
-    send : callable
-        Sends a message to the driver.
-    """
+    """The stored parts: the rows of one attempt at one partition each. The driver decides later which of them count."""
 
     def __init__(self, directory: str, number: int, send: Callable[[object], None]) -> None:
         self._directory = directory
@@ -62,16 +52,7 @@ class Cache:
     ) -> PartSummary:
         """Store a part, from a connection or a shared file, and return its summary when it is complete.
 
-        Parameters
-        ----------
-        header : PartHeader
-            Identity of the part.
-        schema : pa.Schema
-            Its columns.
-        items : iterator of pa.RecordBatch or Mapped
-            Its rows.
-        report : bool
-            Whether to report it to the driver by a `PartsStored`.
+        With `report` the driver learns of it by a `PartsStored`.
         """
         if header.feed <= self._dropped:
             discarded = self._discard(header, schema, items)

@@ -27,20 +27,9 @@ _WINDOWS_HELD = 2  # the program's, and the next; a third one is being put toget
 class CountingPass:
     """Reads the splits once, ahead of the program, and holds the windows as parts of a stream.
 
-    Parameters
-    ----------
-    splits : sequence of FileSplit
-        This worker's splits.
-    row_bytes : float
-        Mean size of a row in memory, as far as the first rows show it.
-    limit_bytes : int
-        The size that the rows in memory should not exceed.
-    on_rows : callable
-        Takes the number of rows read so far, after each window (in another thread).
-    on_end : callable
-        Takes the number of all rows, when they have been read (in another thread).
-    on_error : callable
-        Takes what explains why reading has ended before (in another thread).
+    The rows in memory should not exceed `limit_bytes`; `row_bytes` is the mean size of a row, as far as the first rows
+    show it. In another thread, `on_rows` takes the number of rows read so far, after each window, `on_end` that of all,
+    and `on_error` why reading has ended before.
     """
 
     def __init__(
@@ -79,13 +68,7 @@ class CountingPass:
         self._counts = {**counts, **self._counts}
 
     def count(self) -> list[int]:
-        """Return the number of rows of each split; those are read that have not been counted.
-
-        Raises
-        ------
-        FeedError, TFRecordError
-            If a file can't be read, or has changed.
-        """
+        """Return the number of rows of each split; those are read that have not been counted."""
         missing = [number for number in range(len(self._splits)) if number not in self._counts]
         with ThreadPoolExecutor(READS_AT_ONCE, thread_name_prefix="count") as readers:
             self._counts.update(zip(missing, readers.map(self._count, missing), strict=True))
@@ -103,12 +86,7 @@ class CountingPass:
     def start(self, batch_rows: int, seed: Sequence[int] | None) -> None:
         """Begin to read.
 
-        Parameters
-        ----------
-        batch_rows : int
-            Rows of one batch of this worker, or of several together if they differ.
-        seed : sequence of int or None
-            Seed of the splits' order; None keeps their own.
+        `batch_rows` are the rows of one batch of this worker, or of several together if they differ.
         """
         self._batch_rows = batch_rows
         plan = plan_windows(len(self._splits), seed, batch_rows, self._row_bytes, self._limit_bytes)
@@ -139,13 +117,7 @@ class CountingPass:
             return StepGrant(-1, parts, flush=self._ended, end=self._ended or bool(failed), failed=failed)
 
     def wait_for_step(self, step: int) -> int | None:
-        """Wait until the rows of a step of such a worker have been read, or no more come; return the steps until then.
-
-        Returns
-        -------
-        int or None
-            None if reading has ended with an error.
-        """
+        """Wait until the rows of a step have been read, or no more come; return the steps until then, or None."""
         with self._changed:
             rows = (step + 1) * self._batch_rows
             self._changed.wait_for(lambda: self._rows >= rows or self._ended or self._error or self._closed)

@@ -25,15 +25,7 @@ _PREFETCH_BATCHES = 2
 
 
 def make_dataset(passes: Passes, measure: Measure | None = None) -> tf.data.Dataset:
-    """Return batches as a ``tf.data.Dataset``.
-
-    Parameters
-    ----------
-    passes : Passes
-        The passes over the rows.
-    measure : callable, optional
-        Measures the passes (`pace.Measure`).
-    """
+    """Return batches as a ``tf.data.Dataset``."""
     selection, shares, batch_rows = passes.selection, passes.shares, passes.batch_rows
     # A call into Python costs as much as the rows of a batch. So rows come in blocks of several batches, which tf.data
     # divides without a copy; it can't divide ragged ones, nor into batches that differ in size.

@@ -41,25 +41,7 @@ from tensorflowonspark.transport import ConnectionLost, Credentials
 class Feeds:
     """The feeds of one node.
 
-    Parameters
-    ----------
-    setup : NodeSetup
-        Identity of the node.
-    link : Link
-        To the supervisor, and through it to the driver.
-    server : FeedServer or None
-        Receives the rows; None on a node that is not fed.
-    meter : TrainingMeter
-        Counts rows and waits.
-    observer : Observer
-        Has to do with the passes.
-
-    Attributes
-    ----------
-    numbers : list of int
-        The node numbers of all workers that are fed, in their order.
-    taken_before : callable
-        As of a `Share`.
+    A node that is not fed has no `server`.
     """
 
     def __init__(
@@ -97,13 +79,7 @@ class Feeds:
                 self._changed.notify_all()
 
     def _send_moves(self, cache: Cache, feed: int, split: Split, manifest: SplitManifest) -> None:
-        """Send the moved rows of one split; they are the last ones of this node.
-
-        Raises
-        ------
-        ConnectionLost
-            If a receiver is lost.
-        """
+        """Send the moved rows of one split; they are the last ones of this node."""
         number = self._setup.number
         start = manifest.rows[number]
         for move in manifest.moves:

@@ -18,27 +18,15 @@ FIELD_ID = b"PARQUET:field_id"  # the key of a column's number in the metadata o
 
 @dataclass(frozen=True)
 class DataFile:
-    """A Parquet file.
-
-    Attributes
-    ----------
-    path : str
-        A URL or a local path.
-    constants : mapping of str to pa.Scalar
-        The columns that have one value in all its rows, as partition columns have.
-    kept : pa.BooleanArray or None
-        Whether each row is part of its table, true for those after the last; None for all.
-    size : int
-        In bytes; 0 if the listing does not say it.
-    modified : float
-        In seconds since 1970; 0 if the listing does not say it.
-    """
+    """A Parquet file."""
 
     path: str
+    # columns of one value in all rows, as partition columns
     constants: Mapping[str, pa.Scalar] = field(default_factory=dict)
+    # whether each row is part of its table, true for those after the last; None for all
     kept: pa.BooleanArray | None = None
-    size: int = 0
-    modified: float = 0.0
+    size: int = 0  # in bytes; 0 if the listing does not say it
+    modified: float = 0.0  # in seconds since 1970; 0 if the listing does not say it
 
 
 class ParquetFiles(NamedTuple):

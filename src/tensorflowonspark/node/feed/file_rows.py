@@ -33,27 +33,13 @@ from tensorflowonspark.node.feed.windows import (
 
 @dataclass
 class FileRows:
-    """The splits of some files that are one worker's.
-
-    Attributes
-    ----------
-    splits : sequence of FileSplit
-        The splits.
-    counts : sequence of int
-        The number of rows of each.
-    row_bytes : float
-        Mean size of a row in memory, as far as the first rows show it.
-    limit_bytes : int
-        The size that the rows in memory should not exceed.
-    left : array of bool or None
-        Which rows a pass has; None: all.
-    """
+    """The splits of some files that are one worker's."""
 
     splits: Sequence[FileSplit]
-    counts: Sequence[int]
-    row_bytes: float
-    limit_bytes: int
-    left: npt.NDArray[np.bool_] | None = None
+    counts: Sequence[int]  # rows of each split
+    row_bytes: float  # mean size of a row in memory, as far as the first rows show it
+    limit_bytes: int  # that the rows in memory should not exceed
+    left: npt.NDArray[np.bool_] | None = None  # which rows a pass has; None: all
     rows: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -81,10 +67,7 @@ class FileRows:
     ) -> Generator[Segment, None, None]:
         """Yield the windows of one epoch, from that of a row on (`Rows`).
 
-        Raises
-        ------
-        FeedError
-            If a file can't be read, has changed, or has values of another kind than the first rows.
+        A file that can't be read, has changed, or has values of another kind than the first rows is a `FeedError`.
         """
         plan = plan_windows(len(self.splits), seed, batch_rows, self.row_bytes, self.limit_bytes)
         first, before = self._window_of(first_row, plan)

@@ -40,17 +40,7 @@ def divide(sizes: Sequence[int], workers: int) -> list[list[int]]:
 
 @dataclass(frozen=True)
 class Records:
-    """The records of a TFRecord file that begin in a range of bytes; their number is unknown until they are read.
-
-    Attributes
-    ----------
-    split : RecordSplit
-        The file, and the range.
-    columns : list of pa.Field
-        The columns of the rows.
-    options : Options
-        How records are read.
-    """
+    """The records of a TFRecord file that begin in a range of bytes; their number is unknown until they are read."""
 
     split: RecordSplit
     columns: list[pa.Field]
@@ -75,12 +65,7 @@ class Records:
     def batches(self) -> Generator[pa.RecordBatch, None, None]:
         """Yield its rows.
 
-        Raises
-        ------
-        TFRecordError
-            If a record can't be read.
-        FeedError
-            If the file has changed since it was listed, or is gone.
+        A record that can't be read is a `TFRecordError`, and a file that has changed or is gone a `FeedError`.
         """
         if self.split.file.size > BLOCK_BYTES:  # a smaller file is read whole before a row is taken: see below
             check_unchanged(self.split.file)
@@ -94,10 +79,7 @@ class Records:
     def count(self) -> int:
         """Return the number of its rows; this reads them.
 
-        Raises
-        ------
-        TFRecordError, FeedError
-            As `batches` does, but the data of records are not looked at.
+        It raises what `batches` raises, but does not look at the data of records.
         """
         try:
             rows = count(self.split, self.columns, self.options)
@@ -121,15 +103,7 @@ def tfrecord_files(
 
 
 def find_records(files: FilesToRead) -> tuple[list[Records], pa.Schema]:
-    """Return the splits of the TFRecord files of a request, and the columns of their rows.
-
-    Raises
-    ------
-    SpecError
-        If the request is wrong.
-    TFRecordError
-        If the first records can't be read.
-    """
+    """Return the splits of the TFRecord files of a request, and the columns of their rows."""
     return tfrecord_splits(columns=files.columns, **files.source)
 
 

@@ -53,26 +53,13 @@ _BYTES_AT_ONCE = 32 << 20  # of small splits
 
 @dataclass
 class FileReader:
-    """The feeds of one node that are read from files.
-
-    Attributes
-    ----------
-    setup : NodeSetup
-        Identity of the node.
-    cache : Cache or None
-        Stores the rows; None on a node that is not fed.
-    link : Link
-        To the driver.
-    feeds : Feeds
-        Opens the feeds that the driver has completed.
-    combine : callable
-        Takes the program's call; returns what combines values of all workers, or None if this one is alone.
-    """
+    """The feeds of one node that are read from files."""
 
     setup: NodeSetup
-    cache: Cache | None
+    cache: Cache | None  # None on a node that is not fed
     link: Link
     feeds: Feeds
+    # what combines values of all workers, for a call of the program; None if this one is alone
     combine: Callable[[str], Combine | None] = lambda _call: None
     _next: int = FIRST_FILE_FEED
 
@@ -86,23 +73,7 @@ class FileReader:
     ) -> Feed:
         """Read this worker's share; return all workers' rows as a feed. An evaluator reads all rows, for itself.
 
-        Parameters
-        ----------
-        call : str
-            The program's call, for errors.
-        splits : sequence of FileSplit
-            All splits, in the same order on all workers.
-        schema : pa.Schema
-            The rows' columns.
-        cache, cache_limit
-            As for `Context.read_parquet`.
-
-        Raises
-        ------
-        SpecError
-            If there are no rows, or `cache` or `cache_limit` is invalid.
-        FeedError
-            If this node can't read files in this way.
+        The splits are in the same order on all workers. `call` is what the program calls, for errors.
         """
         config = CacheConfig.parse(cache, cache_limit)
         if not splits:
@@ -248,18 +219,8 @@ class FileReader:
     ) -> Feed:
         """Return a feed whose rows are read in each epoch, and counted in the first.
 
-        Parameters
-        ----------
-        number : int or None
-            The feed's number; None if the training on it is not measured.
-        call : str
-            The program's call, for errors.
-        splits, share : sequence of Records
-            All splits, and those that this node reads.
-        config : CacheConfig
-            The memory limit.
-        together : bool
-            Whether all workers take as many steps in it; by default this node's depend on no other's.
+        Without a number the training on it is not measured. `together`: all workers take as many steps in it; else this
+        node's depend on no other's.
         """
         assert config.limit_bytes is not None
         numbers = self.feeds.numbers if together else [self.setup.number]

@@ -37,10 +37,7 @@ ReadFooters = Callable[[Sequence[DataFile]], list[Footer]]
 def fragment(file: DataFile) -> Any:
     """Return a file with its footer, as a fragment of an Arrow dataset.
 
-    Raises
-    ------
-    SpecError
-        If the file is no Parquet file, or can't be read.
+    A file that is no Parquet file, or can't be read, is a `SpecError`.
     """
     from pyarrow.dataset import ParquetFileFormat, ParquetReadOptions  # imports pandas
 
@@ -91,17 +88,7 @@ def shared_footers(
     workers: int,
     combine: Combine,
 ) -> list[Footer]:
-    """Return the footers of files that all workers have listed, each of which reads its part.
-
-    Parameters
-    ----------
-    files : sequence of DataFile
-        All files.
-    worker, workers : int
-        The number of this worker, and how many there are.
-    combine : callable
-        Takes a value and a function of the values of all workers; returns its result.
-    """
+    """Return the footers of files that all workers have listed, each of which reads its part."""
     listed = [(file.path, file.size) for file in files]
     found = combine((listed, _found(files[worker::workers])), _union)
     return footers(files) if found is None else _footers(files, found)  # other files are found out by the driver

@@ -22,14 +22,8 @@ class InferenceServer(Protocol):
 class FunctionServer:
     """An inference server that calls a function, for many partitions at a time but in one thread at a time.
 
-    Parameters
-    ----------
-    function : callable
-        Takes an array, or a dict of arrays by column, and returns as many results: an array, or a dict of arrays.
-    batch_rows : int
-        Rows of one call, at most.
-    options : FeatureOptions
-        The columns that the function takes, and their shapes and dtypes.
+    The function takes an array, or a dict of arrays by column, of at most `batch_rows` rows, and returns as many
+    results in the same way.
     """
 
     def __init__(self, function: Callable[[Any], Any], batch_rows: int, options: FeatureOptions) -> None:

@@ -27,15 +27,7 @@ _log = logging.getLogger(__name__)
 
 
 def load(kind: str, files: Sequence[File]) -> dict[str, Any]:
-    """Return what is known of some files, by their paths, unless they have changed since.
-
-    Parameters
-    ----------
-    kind : str
-        What was found.
-    files : sequence of File
-        The files, as they are listed now.
-    """
+    """Return what is known of some files, by their paths, unless they have changed since."""
     if not files:
         return {}
     try:
@@ -49,14 +41,7 @@ def load(kind: str, files: Sequence[File]) -> dict[str, Any]:
 def keep(kind: str, files: Sequence[File], values: Mapping[str, Any]) -> None:
     """Keep what was found in some files, by their paths; log a warning if that is impossible.
 
-    Parameters
-    ----------
-    kind : str
-        What was found.
-    files : sequence of File
-        The files as they were listed, all of the read.
-    values : mapping of str to object
-        Values that JSON can hold.
+    The values are what JSON can hold.
     """
     if not files:
         return

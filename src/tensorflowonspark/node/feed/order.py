@@ -30,16 +30,8 @@ def row_order(
 ) -> Order:
     """Return the numbers of so many rows, fully shuffled if there is a seed.
 
-    Parameters
-    ----------
-    rows : int
-        How many.
-    seed : sequence of int or None
-        The seed of the epoch's order.
-    part : int, optional
-        The number of a partition or window, whose rows have an order of their own.
-    left : array of bool, optional
-        Which rows to return; the others keep their places in the order, and are left out. Such an order is a list.
+    A partition or window has an order of its own, by its number `part`. With `left` the others keep their places in the
+    order, and are left out; such an order is a list.
 
     Examples
     --------

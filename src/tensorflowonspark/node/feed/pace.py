@@ -18,15 +18,7 @@ Measure = Callable[[Iterator[Any], Callable[[Any], int]], Iterator[Any]]
 
 
 def measuring(meter: TrainingMeter, source: RowSource) -> Measure:
-    """Return a function that has a meter measure the passes over one feed.
-
-    Parameters
-    ----------
-    meter : TrainingMeter
-        That of the program's training.
-    source : RowSource
-        Where the rows are before they are read.
-    """
+    """Return a function that has a meter measure the passes over one feed."""
     latest: object = None
 
     def measured(batches: Iterator[Any], steps_of: Callable[[Any], int]) -> Iterator[Any]:

@@ -56,24 +56,10 @@ def plan_epoch(
 ) -> EpochPlan:
     """Return the epoch of worker number `index`.
 
-    Parameters
-    ----------
-    rows : sequence of int
-        The rows of each worker.
-    batch_size : int
-        Rows per step over all workers together, which are dealt to them in turn (`Shares`).
-    index : int
-        The worker's position in `rows`.
-    in_order : bool
-        Whether the deal begins at the first worker, as in a stream. Otherwise it begins at one with the most rows: the
-        steps are then those of one process if the numbers of rows differ by at most one.
-    equal : bool
-        Whether all workers take as many rows in each step, the last one too, as JAX needs.
-
-    Raises
-    ------
-    SpecError
-        If a batch has fewer rows than workers.
+    The rows of a step are dealt to the workers in turn (`Shares`). With `in_order` the deal begins at the first worker,
+    as in a stream; else at one with the most rows: the steps are then those of one process if the numbers of rows
+    differ by at most one. With `equal` all workers take as many rows in each step, the last one too, as JAX needs. A
+    batch with fewer rows than workers is a `SpecError`.
 
     Examples
     --------
@@ -98,11 +84,6 @@ def shares_of(batch_size: int, workers: int, place: int, *, equal: bool = False)
     --------
     >>> shares_of(32, 3, 0)
     Shares(batch_size=32, workers=3, place=0)
-
-    Raises
-    ------
-    SpecError
-        If a batch has fewer rows than workers.
     """
     if not isinstance(batch_size, Integral) or isinstance(batch_size, bool) or batch_size < workers:
         raise SpecError(

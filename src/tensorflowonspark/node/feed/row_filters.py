@@ -12,34 +12,14 @@ from tensorflowonspark.errors import SpecError
 
 @dataclass(frozen=True)
 class RowFilter:
-    """A filter of rows that fits the columns of some files.
+    """A filter of rows that fits the columns of some files."""
 
-    Attributes
-    ----------
-    expression : pc.Expression
-        Of type boolean; rows for which it is null do not pass.
-    columns : tuple of str
-        The columns that it needs.
-    """
-
-    expression: Any
-    columns: tuple[str, ...]
+    expression: Any  # a boolean one of Arrow; rows for which it is null do not pass
+    columns: tuple[str, ...]  # that it needs
 
     @classmethod
     def of(cls, expression: Any, schema: pa.Schema) -> "RowFilter":
         """Return the filter of an expression.
-
-        Parameters
-        ----------
-        expression : pc.Expression
-            What the program passed.
-        schema : pa.Schema
-            All columns of the files.
-
-        Raises
-        ------
-        SpecError
-            If it is no expression of Arrow, or does not fit the columns.
 
         Examples
         --------

@@ -27,55 +27,27 @@ _BUFFER_BYTES = 1 << 20  # of each column: else a row group's would be read whol
 
 @dataclass(frozen=True)
 class ReadFile:
-    """One Parquet file, and what is read of it.
-
-    Attributes
-    ----------
-    path : str
-        A URL or a local path.
-    schema : pa.Schema
-        The columns to read.
-    sources : mapping of str to (str or pa.Scalar)
-        The column of the file, or the value of all rows, for each column to read and each that the filter needs.
-    types : mapping of str to pa.DataType
-        Their types, with the file's units of time, so that the filter compares what is stored.
-    filter : RowFilter or None
-        The rows to read.
-    """
+    """One Parquet file, and what is read of it."""
 
     path: str
-    schema: pa.Schema
+    schema: pa.Schema  # of the columns to read
+    # the column of the file, or the value of all rows, for each column to read and each that the filter needs
     sources: Mapping[str, Any]
+    # theirs, with the file's units of time, so that the filter compares what is stored
     types: Mapping[str, pa.DataType]
     filter: RowFilter | None = None
 
 
 @dataclass(frozen=True)
 class RowGroup:
-    """One row group of a Parquet file.
-
-    Attributes
-    ----------
-    file : ReadFile
-        Its file.
-    number : int
-        Its place in the file.
-    size : int
-        In bytes, decoded.
-    stored_rows : int
-        Number of rows in the file.
-    rows : int
-        Number of rows that it yields; with a filter this is unknown, and the most, until they are counted.
-    kept : pa.BooleanArray or None
-        Whether each row is part of the table; None for all.
-    """
+    """One row group of a Parquet file."""
 
     file: ReadFile
-    number: int
-    size: int
-    stored_rows: int
-    rows: int
-    kept: pa.BooleanArray | None = None
+    number: int  # its place in the file
+    size: int  # in bytes, decoded
+    stored_rows: int  # in the file
+    rows: int  # that it yields; with a filter unknown, and the most, until they are counted
+    kept: pa.BooleanArray | None = None  # whether each row is part of the table; None for all
 
     @property
     def name(self) -> str:
@@ -85,10 +57,7 @@ class RowGroup:
     def batches(self) -> Generator[pa.RecordBatch, None, None]:
         """Yield its rows, and the columns that are not in the file.
 
-        Raises
-        ------
-        FeedError
-            If the file can't be read, or has changed.
+        A file that can't be read, or has changed, is a `FeedError`.
         """
         yield from self._passing(self.file.schema.names)
 
@@ -173,21 +142,8 @@ def row_groups(
 ) -> tuple[list[RowGroup], pa.Schema]:
     """Return the row groups with rows that a filter does not exclude by their statistics, and the columns to read.
 
-    Parameters
-    ----------
-    parquet : ParquetFiles
-        The files.
-    columns : sequence of str, optional
-        The columns to read, by default all.
-    expression : pc.Expression, optional
-        The filter.
-    read_footers : callable
-        Returns the footers of files. With a filter each node reads them all, for their statistics.
-
-    Raises
-    ------
-    SpecError
-        If a file is no Parquet file, or its columns differ, or `columns` or `expression` do not fit them.
+    With a filter each node reads all footers, for their statistics. Files whose columns differ, or that a request does
+    not fit, are a `SpecError`.
     """
     fragments = None if expression is None else read_at_once(fragment, parquet.files)
     found = read_footers(parquet.files) if fragments is None else list(map(footer_of, fragments))

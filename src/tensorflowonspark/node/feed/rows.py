@@ -40,16 +40,8 @@ class Rows(Protocol):
     ) -> Generator[Segment, None, None]:
         """Yield the rows of one epoch, from one on.
 
-        Parameters
-        ----------
-        selection : Selection
-            The columns to gather.
-        seed : sequence of int or None
-            Seed of the order; None keeps the rows' own order.
-        batch_rows : int
-            Rows of one or several steps; each segment but the last has a multiple of them, if all rows are left.
-        first_row : int
-            The number of the row, of those that are left, that the first segment includes.
+        Each segment but the last has a multiple of `batch_rows`, those of one or several steps, if all rows are left.
+        The first one includes the row number `first_row` of those that are left.
         """
 
     def only(self, left: npt.NDArray[np.bool_]) -> "Rows":
@@ -59,19 +51,7 @@ class Rows(Protocol):
 class RowQueue:
     """Rows that are there and not yet handed out.
 
-    Parameters
-    ----------
-    kinds : mapping
-        The columns to gather.
-    batch_rows : int
-        The rows of a batch, of which copies are kept to pad with.
-
-    Attributes
-    ----------
-    count : int
-        How many rows are left.
-    taken : int
-        How many have been handed out.
+    Copies of the rows of a batch are kept to pad with. `count` rows are left, and `taken` have been handed out.
     """
 
     def __init__(self, kinds: Mapping[str, Kind], batch_rows: int) -> None:
@@ -88,16 +68,7 @@ class RowQueue:
     def add(self, reader: Reader, order: Order, skip: int = 0, release: Callable[[], object] = lambda: None) -> None:
         """Append rows.
 
-        Parameters
-        ----------
-        reader : Reader
-            Gathers them.
-        order : Order
-            Their numbers in the reader.
-        skip : int
-            How many of them have been handed out before.
-        release : callable
-            Called when all have been handed out.
+        `skip` rows of the order have been handed out before; `release` is called when all have.
         """
         if skip < len(order):
             self._segments.append((reader, order, skip, release))
@@ -110,13 +81,6 @@ class RowQueue:
 
         Padding repeats real rows, so that batch statistics stay those of real data; a worker without any row pads with
         zeros.
-
-        Parameters
-        ----------
-        rows, size : int
-            The number of real rows, and of all.
-        empty : callable
-            Allocates the arrays into which numeric columns are gathered.
         """
         pieces: list[Values] = []
         missing = rows

@@ -87,10 +87,7 @@ class DatasetOptions(FeatureOptions):
 def check_shuffle(shuffle: object) -> bool:
     """Return whether a program wants its rows shuffled.
 
-    Raises
-    ------
-    SpecError
-        If that is a word, as ``"global"``, which is a matter of the feed.
+    A word, as ``"global"``, is a `SpecError`: that is a matter of the feed.
     """
     if isinstance(shuffle, str):
         raise SpecError(
@@ -103,19 +100,8 @@ def check_shuffle(shuffle: object) -> bool:
 class Selection:
     """The columns of a feed that a program takes, and their structure.
 
-    Parameters
-    ----------
-    manifest : SplitManifest
-        The columns of the split, over all workers.
-    options : FeatureOptions
-        The request of the program.
-    inference : bool
-        Whether only features are taken: no column becomes the label, and a single column is not put into a dict.
-
-    Raises
-    ------
-    FeedError
-        If a column does not exist, or its values do not fit.
+    For inference only features are taken: no column becomes the label, and a single column is not put into a dict. A
+    column that does not exist, or whose values do not fit, is a `FeedError`.
     """
 
     def __init__(self, manifest: SplitManifest, options: FeatureOptions, *, inference: bool = False) -> None:
@@ -196,10 +182,7 @@ class Selection:
     def check(self, manifest: SplitManifest) -> None:
         """Check that further rows of a stream are of the same kinds.
 
-        Raises
-        ------
-        FeedError
-            If a column is not; the error names it and a row.
+        A column that is not is a `FeedError`, with a row.
         """
         self._summaries = merge((self._summaries, manifest.columns))
         for name in self.kinds:

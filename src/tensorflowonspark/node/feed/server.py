@@ -20,21 +20,7 @@ from tensorflowonspark.settings import port_range
 class FeedServer:
     """Server for the rows of feeds and of inference, which runs beside the user's program.
 
-    Parameters
-    ----------
-    setup : NodeSetup
-        Addresses, credentials and directory of the node.
-    send : callable
-        Sends a message to the driver.
-
-    Attributes
-    ----------
-    cache : Cache
-        The rows received.
-    inference : InferenceServer or None
-        Answers the rows of inference, once the program has set it.
-    ready : NodeReady
-        Its addresses.
+    `inference` answers the rows of inference, once the program has set it.
     """
 
     def __init__(self, setup: NodeSetup, send: Callable[[object], None]) -> None:

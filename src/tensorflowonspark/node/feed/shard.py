@@ -29,11 +29,6 @@ _STRETCH_BYTES = 8 << 20
 class Shard:
     """Rows in order of arrival, as Arrow batches.
 
-    Parameters
-    ----------
-    parts : iterable of sequences of pa.RecordBatch
-        The rows.
-
     Examples
     --------
     >>> shard = Shard([[pa.record_batch({"x": [0, 1]})], [pa.record_batch({"x": [2, 3, 4]})]])
@@ -99,14 +94,7 @@ class Segment:
 class Reader:
     """Gathers rows: numeric columns directly from Arrow's memory, others by Arrow.
 
-    Parameters
-    ----------
-    batches : sequence of pa.RecordBatch
-        The rows.
-    starts : array of int64
-        The number of the first row of each batch, and the number of all rows.
-    kinds : mapping
-        The columns to gather.
+    `starts` has the number of the first row of each batch, and the number of all rows.
     """
 
     def __init__(self, batches: Sequence[pa.RecordBatch], starts: Numbers, kinds: Mapping[str, Kind]) -> None:
@@ -120,15 +108,7 @@ class Reader:
                 self._views[name] = [each for each in views if each is not None]
 
     def take(self, numbers: Numbers, empty: Allocate = np.empty) -> dict[str, Array | Ragged]:
-        """Return rows by their numbers, in that order; consecutive rows are not copied if their types allow.
-
-        Parameters
-        ----------
-        numbers : array of int64
-            The rows' numbers.
-        empty : callable
-            Allocates the arrays into which numeric columns are gathered.
-        """
+        """Return rows by their numbers, in that order; consecutive rows are not copied if their types allow."""
         if not len(numbers):
             return {name: columns.zeros(0, kind) for name, kind in self._kinds.items()}
         low, high = self._span(numbers)

@@ -16,24 +16,16 @@ from tensorflowonspark.node.feed.taken import TakenRows
 
 @dataclass(eq=False, repr=False)
 class Share(ShareRows):
-    """One worker's share of a feed; a checkpoint that is restored moves the passes which have not begun.
+    """One worker's share of a feed; a checkpoint that is restored moves the passes which have not begun."""
 
-    Attributes
-    ----------
-    latest : EpochCursor or None
-        That of the passes of which one began last, or if none has begun, of those that were made last.
-    """
-
+    # of the passes of which one began last, or if none has, of those made last
     latest: EpochCursor | None = field(default=None, init=False)
     _created: WeakSet[EpochCursor] = field(default_factory=WeakSet, init=False)  # since the last `resume_at`
 
     def resume_from(self, taken: TakenRows) -> int | None:
         """Start the passes that have not begun where an epoch's steps have taken these rows.
 
-        Returns
-        -------
-        int or None
-            The step of the epoch at which they begin; None if they can't.
+        The result is the step of the epoch at which they begin; None if they can't.
         """
         if self.first_pass_is_unique and not taken.epoch:
             return None
@@ -46,10 +38,7 @@ class Share(ShareRows):
     def resume_at(self, epoch: int, step: int) -> bool:
         """Start the passes that have not begun in the middle of an epoch; return whether one exists.
 
-        Parameters
-        ----------
-        epoch, step : int
-            Complete epochs, and steps taken in the next one.
+        These are complete epochs, and steps taken in the next one.
         """
         if self.first_pass_is_unique and step and not epoch:
             return False
@@ -68,17 +57,7 @@ class Share(ShareRows):
     ) -> Passes:
         """Return the passes in which all workers take the same steps.
 
-        Parameters
-        ----------
-        selection : Selection
-            The columns.
-        batch_size, seed, first_step, on_epoch_end
-            As for `Feed.dataset`; without a seed the rows keep their order.
-
-        Raises
-        ------
-        FeedError, SpecError
-            If `first_step` is invalid, or the rows before it are gone.
+        Rows before `first_step` that are gone are a `FeedError`.
         """
         if not isinstance(first_step, Integral) or first_step < 0:
             raise SpecError(f"first_step={first_step!r}: expected the number of steps taken before")

@@ -21,43 +21,19 @@ _log = logging.getLogger(__name__)
 class ShareRows:
     """The rows of one worker's share of a feed, and what all workers have.
 
-    Attributes
-    ----------
-    manifest : SplitManifest
-        The rows and columns of all workers.
-    rows : Rows or RowStream
-        This worker's rows.
-    numbers : sequence of int
-        The node numbers of all workers that are fed, in their order.
-    number : int
-        This node's number.
-    report : callable
-        Takes a `Progress` before each batch.
-    taken_before : callable, optional
-        Takes a number of steps; returns the rows of their last epoch that they have taken, if a checkpoint was restored
-        that has them.
-    observer : Observer
-        Has to do with the passes.
-    index : int
-        This worker's place among those that are fed.
-    is_training : bool
-        Whether the rows are to train on, and not to validate on.
-
-    Raises
-    ------
-    FeedError
-        If this node has another number of rows than the manifest.
+    A node that has other rows than the manifest is a `FeedError`.
     """
 
-    manifest: SplitManifest
+    manifest: SplitManifest  # of all workers
     rows: Rows | RowStream
-    numbers: Sequence[int]
-    number: int
-    report: Callable[[Progress], None]
+    numbers: Sequence[int]  # of the nodes that are fed, in their order
+    number: int  # this node's
+    report: Callable[[Progress], None]  # takes a `Progress` before each batch
+    # the rows of their last epoch that so many steps have taken, if a checkpoint with them was restored
     taken_before: Callable[[int], TakenRows | None] = lambda _: None
     observer: Observer = NOBODY
-    index: int = field(init=False)
-    is_training: bool = field(default=True, init=False)
+    index: int = field(init=False)  # this worker's place among those that are fed
+    is_training: bool = field(default=True, init=False)  # the rows are not to validate on
 
     def __post_init__(self) -> None:
         self.index = list(self.numbers).index(self.number)
@@ -137,10 +113,7 @@ class ShareRows:
     def all_rows(self, selection: Selection, shares: Shares, *, alone: bool) -> tuple[Rows, EpochPlan]:
         """Wait until all rows are there; return them, and the plan of an epoch over them.
 
-        Raises
-        ------
-        FeedError
-            If there are none, or some are not of the kinds of the first ones.
+        A `FeedError` says that there are none, or that some are not of the kinds of the first ones.
         """
         manifest, rows = self.manifest, self.rows
         if isinstance(rows, RowStream):

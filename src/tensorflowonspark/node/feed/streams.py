@@ -51,33 +51,17 @@ def _check_kinds(selection: Selection, summary: PartSummary) -> None:
 
 @dataclass
 class PartStream:
-    """The parts of one feed on this worker, which are handed out once.
-
-    Attributes
-    ----------
-    feed : int
-        The feed's number.
-    store : PartStore
-        Holds the parts.
-    next_grant : callable
-        Returns the driver's next `StepGrant`; waits for it, at most for the seconds given.
-    granted : callable
-        Waits until a step is granted, or the feed ends; returns the number of steps granted so far. None if workers
-        take no steps together.
-    send : callable
-        Sends a message to the driver.
-    check : callable
-        Raises if the rows of a part are not of the kinds of the first rows.
-    begin, end : callable
-        Called before and after the pass, the first with the rows of a cycle of steps and the seed of their order.
-    """
+    """The parts of one feed on this worker, which are handed out once."""
 
     feed: int
     store: PartStore
-    next_grant: Callable[..., StepGrant | None]
+    next_grant: Callable[..., StepGrant | None]  # waits for the driver's next one, at most for the seconds given
+    # waits until a step is granted, or the feed ends; the steps granted so far, or None without common steps
     granted: Callable[[int], int | None]
     send: Callable[[object], None]
+    # raises if the rows of a part are not of the kinds of the first rows
     check: Callable[[Selection, PartSummary], None] = _check_kinds
+    # before the pass, with the rows of a cycle of steps and the seed of their order
     begin: Callable[[int, Sequence[int] | None], object] = lambda _rows, _seed: None
     end: Callable[[], object] = lambda: None
     _opened: bool = field(default=False, init=False)
@@ -85,10 +69,7 @@ class PartStream:
     def open(self, shares: Shares | None) -> None:
         """Report that the program begins to take rows, in steps with these shares of this worker or without steps.
 
-        Raises
-        ------
-        FeedError
-            If they have been taken before.
+        If they have been taken before, it is a `FeedError`.
         """
         if self._opened:
             raise FeedError(
@@ -101,17 +82,7 @@ class PartStream:
     def wait(self, taken: int, *, alone: bool = False) -> StepGrant:
         """Wait for the next grant of a program that has taken all rows before.
 
-        Parameters
-        ----------
-        taken : int
-            How many these were.
-        alone : bool
-            Whether this is a worker of asynchronous training, whose steps depend on no other worker's.
-
-        Raises
-        ------
-        FeedError
-            If no further rows come because of a failure.
+        `alone` is a worker of asynchronous training. If no further rows come because of a failure, it is a `FeedError`.
         """
         self.send(RowsConsumed(self.feed, taken))
         self.store.program_waits(self.feed, True)
@@ -172,31 +143,16 @@ class RowStream:
 
     The first pass that a program begins takes the rows as they arrive. All workers run the same program, so it is the
     same pass on all of them.
-
-    Attributes
-    ----------
-    parts : PartStream or None
-        The rows as they arrive; None if every pass waits for all of them, as over rows to validate on.
-    arrived : callable
-        Returns what all workers have; None as long as rows arrive.
-    wait : callable or None
-        Waits until all rows have arrived, or of files been counted; returns what all workers have, and this worker's
-        rows. None if the rows are not kept.
-    repeatable : bool
-        Whether the pass over the rows as they arrive has the order of the first epoch over all rows, so that it can be
-        resumed within that.
-    in_first_pass : bool
-        Whether the pass that began last takes the rows as they arrive.
-    all_taken : bool
-        Whether the program has taken all rows in that pass.
     """
 
-    parts: PartStream | None
-    arrived: Callable[[], SplitManifest | None] = lambda: None
+    parts: PartStream | None  # None if every pass waits for all rows, as over rows to validate on
+    arrived: Callable[[], SplitManifest | None] = lambda: None  # what all workers have; None as long as rows arrive
+    # until all rows have arrived, or of files been counted; None if they are not kept
     wait: Callable[[], tuple[SplitManifest, Rows]] | None = None
+    # the pass over them as they arrive has the order of the first epoch, and can be resumed within that
     repeatable: bool = False
-    in_first_pass: bool = field(default=False, init=False)
-    all_taken: bool = field(default=False, init=False)
+    in_first_pass: bool = field(default=False, init=False)  # the pass that began last takes the rows as they arrive
+    all_taken: bool = field(default=False, init=False)  # by the program, in that pass
     _begun: bool = field(default=False, init=False)  # a pass has
 
     def begin_pass(self, *, may_be_first: bool) -> bool:

@@ -57,17 +57,7 @@ def find_row_groups(
 ) -> tuple[list[RowGroup], pa.Schema, FilesToRead]:
     """Return the row groups of a request, their columns, and the request with the version of the table.
 
-    Parameters
-    ----------
-    files : FilesToRead
-        The request.
-    read_footers : callable
-        Returns the footers of files.
-
-    Raises
-    ------
-    SpecError
-        If the request is wrong, or a table has what can't be read.
+    A wrong request, or a table with what can't be read, is a `SpecError`.
     """
     found, version = _KINDS[files.kind](**files.source)
     groups, schema = row_groups(found, files.columns, files.filter, read_footers)

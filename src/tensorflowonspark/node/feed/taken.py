@@ -26,28 +26,14 @@ Mask = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class StepSpan:
-    """Steps of an epoch that the same workers took, without those before.
+    """Steps of an epoch that the same workers took, without those before."""
 
-    Attributes
-    ----------
-    layout : Layout
-        Where the rows were.
-    taken : tuple of int
-        How many rows each worker took.
-    steps, batch_size : int
-        Their number, and the rows of each over all workers.
-    seed : int or None
-        Seed of the orders; None: the rows kept their own.
-    window_rows : int
-        Rows of a window of files that were read anew; 0: all rows of a worker were shuffled together.
-    """
-
-    layout: Layout
-    taken: tuple[int, ...]
+    layout: Layout  # where the rows were
+    taken: tuple[int, ...]  # rows of each worker
     steps: int
-    batch_size: int
-    seed: int | None
-    window_rows: int
+    batch_size: int  # rows of a step, over all workers
+    seed: int | None  # of the orders; None: the rows kept their own
+    window_rows: int  # of a window of files that were read anew; 0: all rows of a worker were shuffled together
 
 
 @dataclass(frozen=True)
@@ -101,14 +87,7 @@ def order_seed(seed: int, epoch: int, worker: int) -> list[int]:
 def epoch_order(rows: Sequence[int], seed: Sequence[int] | None, window_rows: int) -> Numbers:
     """Return the order in which an epoch has a worker's rows, by their numbers.
 
-    Parameters
-    ----------
-    rows : sequence of int
-        The numbers of rows that follow each other; of files, those of each split.
-    seed : sequence of int or None
-        Seed of the order; None keeps the rows' own.
-    window_rows : int
-        As in a `StepSpan`.
+    `rows` are numbers of rows that follow each other; of files, those of each split.
     """
     if not window_rows:
         return row_order(sum(rows), seed)[:]
@@ -124,17 +103,7 @@ def _windows(rows: Sequence[int], seed: Sequence[int] | None, window_rows: int) 
 
 
 def find_left(epoch: int, spans: Sequence[StepSpan], layout: Layout) -> list[Mask] | None:
-    """Return which rows of each worker no span of an epoch has taken; None if the spans had other rows.
-
-    Parameters
-    ----------
-    epoch : int
-        The epoch.
-    spans : sequence of StepSpan
-        What was taken.
-    layout : Layout
-        Where the rows are now.
-    """
+    """Return which rows of each worker no span of an epoch has taken; None if the spans had other rows."""
     sizes = _sizes(layout)
     left = np.ones(sum(sizes.values()), np.bool_)
     for span in spans:

@@ -33,16 +33,7 @@ _ALONE = -1  # in place of a feed's number, of which no other process learns
 class UncountedRows:
     """One worker's share of the files of one call.
 
-    Parameters
-    ----------
-    splits : sequence of Records
-        This worker's splits.
-    manifest : SplitManifest
-        The columns, as the first rows have them.
-    row_bytes : float
-        Mean size of a row in memory, as far as the first rows show it.
-    limit_bytes : int
-        The size that the rows in memory should not exceed.
+    `manifest` and `row_bytes`, the mean size of a row in memory, are as the first rows show them.
     """
 
     def __init__(self, splits: Sequence[Records], manifest: SplitManifest, row_bytes: float, limit_bytes: int) -> None:
@@ -52,15 +43,7 @@ class UncountedRows:
         self._limit_bytes = limit_bytes
 
     def together(self, feed: int, link: Link) -> RowStream:
-        """Return the rows of a worker that takes as many steps as the others.
-
-        Parameters
-        ----------
-        feed : int
-            The feed's number.
-        link : Link
-            To the driver.
-        """
+        """Return the rows of a worker that takes as many steps as the others."""
 
         def send_rows(rows: int) -> None:
             link.send(RowsRead(feed, rows))
@@ -93,13 +76,7 @@ class UncountedRows:
         return RowStream(parts, arrived, wait, repeatable=True)
 
     def alone(self, number: int) -> RowStream:
-        """Return the rows of a node whose steps depend on no other's.
-
-        Parameters
-        ----------
-        number : int
-            The node.
-        """
+        """Return the rows of a node whose steps depend on no other's."""
 
         def ended(_rows: int) -> None:
             self._keep(counting)

@@ -91,18 +91,7 @@ def plan_windows(
 ) -> WindowPlan:
     """Return the plan of an epoch's windows, which does not depend on the numbers of rows.
 
-    Parameters
-    ----------
-    splits : int
-        Number of splits.
-    seed : sequence of int or None
-        Seed of the order; None keeps the rows' own order.
-    batch_rows : int
-        Rows of one or several steps; a window has a multiple of them.
-    row_bytes : float
-        Mean size of a row in memory.
-    limit_bytes : int
-        The size that the rows in memory should not exceed.
+    A window has a multiple of `batch_rows`, those of one or several steps, of `row_bytes` in memory each.
 
     Examples
     --------
@@ -117,12 +106,7 @@ def plan_windows(
 def window_limit(limit_bytes: int, sizes: Sequence[int]) -> int:
     """Return the limit of the rows in memory with which a window has so few splits that its first batch comes soon.
 
-    Parameters
-    ----------
-    limit_bytes : int
-        The size that they should not exceed.
-    sizes : sequence of int
-        Those of the splits of all workers, so that all have the same windows.
+    The sizes are those of the splits of all workers, so that all have the same windows.
 
     Examples
     --------
@@ -144,13 +128,6 @@ def plan_turns(splits: int, seed: Sequence[int] | None, window_rows: int) -> Win
 def window_pieces(plan: WindowPlan, rows: Sequence[int]) -> Iterator[list[Piece]]:
     """Yield what the windows of an epoch have, as `read_windows` reads it.
 
-    Parameters
-    ----------
-    plan : WindowPlan
-        The splits' order.
-    rows : sequence of int
-        The number of rows of each split.
-
     Examples
     --------
     >>> [[tuple(each) for each in window] for window in window_pieces(WindowPlan(4, [0, 1], 2, 1), [3, 2])]
@@ -162,12 +139,7 @@ def window_pieces(plan: WindowPlan, rows: Sequence[int]) -> Iterator[list[Piece]
 class _Turns(Iterator[Piece]):
     """The splits in turn, each with the chunk that it has next, where their numbers of rows are known.
 
-    Attributes
-    ----------
-    waiting : iterator of int
-        The splits whose first turn is yet to come.
-    next : deque
-        The next chunk of each of the others that has one.
+    `waiting` are the splits whose first turn is yet to come, and `next` the next chunks of the others.
     """
 
     def __init__(self, plan: WindowPlan, rows: Sequence[int]) -> None:
@@ -194,10 +166,7 @@ class _Turns(Iterator[Piece]):
 def check_rows(selection: Selection, summary: dict[str, ColumnSummary], split: int, name: str) -> None:
     """Check that rows of a split, which their summary names a partition, are of the kinds of the first rows.
 
-    Raises
-    ------
-    FeedError
-        If a column is not; the error names it, a row, and the file.
+    A column that is not is a `FeedError` with a row and the file.
     """
     try:
         selection.check(SplitManifest({}, columns=summary))
@@ -214,23 +183,8 @@ def read_windows(
 ) -> Generator[list[Read], None, None]:
     """Yield windows of equally many rows, each by its splits; the last one may have fewer.
 
-    Parameters
-    ----------
-    splits : sequence of FileSplit
-        The splits.
-    plan : WindowPlan
-        Their order.
-    rows : sequence of int, optional
-        The number of rows of each split, if they are known.
-    first_window : int
-        The window to begin with, for known rows.
-    on_count : callable
-        Takes the number of a split and that of its rows, when it has been read.
-
-    Raises
-    ------
-    FeedError
-        If a file can't be read, or has changed.
+    For known `rows` of each split, reading can begin with a later window; `on_count` takes the number of a split and
+    that of its rows, when it has been read. A file that can't be read, or has changed, is a `FeedError`.
     """
     chunks = _Chunks(splits, plan, rows, on_count)
     try:
@@ -351,12 +305,7 @@ class _Chunk(NamedTuple):
 class _OpenSplit:
     """A split in its turn, which is read from a row on to its end.
 
-    Attributes
-    ----------
-    number : int
-        The split's.
-    next_row : int
-        The number of the row that the next chunk begins with.
+    `next_row` is the one that the next chunk begins with.
     """
 
     def __init__(self, number: int, split: FileSplit, rows: int | None) -> None:

@@ -34,17 +34,8 @@ _registered: list[tf.Graph] = []  # a function is registered as long as its grap
 def serve_rows(find: _Find, send: Callable[[object], None]) -> None:
     """Register this process's function (in a worker).
 
-    Parameters
-    ----------
-    find : callable
-        Returns this worker's rows of a feed, by its number and, if this worker is to read them, the files.
-    send : callable
-        Sends a message to the driver.
-
-    Raises
-    ------
-    FeedError
-        If the program registered another function before.
+    `find` returns this worker's rows of a feed, by its number and, if this worker is to read them, the files. It is a
+    `FeedError` if the program registered another function before.
     """
     passes = _Passes(find, send)
     with tf.Graph().as_default() as graph:

@@ -29,14 +29,9 @@ def pieces(size: int) -> Iterator[slice]:
 def encode(values: Vector, *, half: bool) -> bytes:
     """Return some values as bytes.
 
-    Parameters
-    ----------
-    values : numpy.ndarray
-        Float32 or float64; for float16 from -2**127 to 2**127.
-    half : bool
-        Whether they are sent as float16, in half the bytes. Each block of values is multiplied by a power of two, so
-        that the largest neither overflows nor loses precision: every value has an error of at most 2**-11 of itself, or
-        2**-39 of the largest of its block.
+    The values are float32 or float64; for float16 (`half`) from -2**127 to 2**127. Then each block of values is
+    multiplied by a power of two, so that the largest neither overflows nor loses precision: every value has an error of
+    at most 2**-11 of itself, or 2**-39 of the largest of its block.
 
     Examples
     --------
@@ -58,10 +53,7 @@ def encode(values: Vector, *, half: bool) -> bytes:
 def decode(data: bytes, size: int, *, half: bool, dtype: np.dtype[Any] = _SINGLE) -> Vector:
     """Return the values that were encoded, as a type.
 
-    Raises
-    ------
-    ValueError
-        If the bytes are not those of as many values.
+    It is a `ValueError` if the bytes are not those of as many values.
     """
     blocks = -(-size // BLOCK) if half else 0
     if len(data) != (blocks + 2 * size if half else dtype.itemsize * size):

@@ -37,29 +37,8 @@ class SliceHeader:
 class RoundExchange:
     """A worker's part in one exchange, in threads of its own.
 
-    Parameters
-    ----------
-    plan : RoundPlan
-        The contributors.
-    number : int
-        This node's number.
-    change : numpy.ndarray
-        By how much this worker's weights have changed.
-    half : bool
-        Whether changes are sent as float16.
-    timeout : float
-        Seconds without any progress after which it fails.
-    connect : callable
-        Returns the connection to a peer.
-    report : callable
-        Takes the message to the driver with which it ends.
-
-    Attributes
-    ----------
-    mean : numpy.ndarray
-        The mean change; complete once `report` was called with a `RoundExchanged`.
-    sent_bytes : int
-        The bytes of weights that were sent to other workers, also as means.
+    It fails after `timeout` seconds without any progress. `report` takes the message to the driver with which it ends;
+    after a `RoundExchanged` the `mean` change is complete. `half` sends changes as float16.
     """
 
     def __init__(
@@ -113,10 +92,7 @@ class RoundExchange:
     def serve(self, header: SliceHeader, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Take a contributor's part of this worker's slice; yield the mean for each message of it.
 
-        Raises
-        ------
-        ClusterError
-            If another contributor sends nothing, or the exchange has ended.
+        A `ClusterError` says that another contributor sends nothing, or that the exchange has ended.
         """
         part = self._part_of(self._own)
         for piece, (where, batch) in enumerate(zip(pieces(len(part)), batches, strict=False)):

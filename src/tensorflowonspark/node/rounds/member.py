@@ -42,21 +42,7 @@ class _WeightsHeader:
 class RoundMember:
     """A worker of a cluster in its rounds; the server for the other workers starts with the first one.
 
-    Parameters
-    ----------
-    setup : NodeSetup
-        Identity of the node.
-    link : Link
-        To the driver.
-
-    Attributes
-    ----------
-    name : str
-        Its role and host, for errors.
-    size : int
-        How many workers the cluster has.
-    sent_bytes : int
-        The bytes of weights that it has sent to other workers.
+    `size` is the number of the cluster's workers, `sent_bytes` the weights that it has sent to others.
     """
 
     def __init__(self, setup: NodeSetup, link: Link) -> None:
@@ -79,10 +65,7 @@ class RoundMember:
     def join(self, settings: RoundSettings, weights: Vector) -> tuple[Shared, bool]:
         """Begin the training; return what all share, and whether the training of the others has ended.
 
-        Raises
-        ------
-        ClusterError
-            If the others have another model or other settings, or too few come.
+        A `ClusterError` says that the others have another model or other settings, or that too few come.
         """
         self._settings = settings
         with self._changed:
@@ -92,19 +75,9 @@ class RoundMember:
     def average(self, weights: Vector, steps: int, last: bool) -> tuple[Shared, bool]:
         """Take part in a round; return what all share after it, and whether the training of all has ended with it.
 
-        Parameters
-        ----------
-        weights : numpy.ndarray
-            This worker's.
-        steps : int
-            How many it has taken since the last round.
-        last : bool
-            Whether it takes no further step: it waits until the training of all workers has ended.
-
-        Raises
-        ------
-        ClusterError
-            If too few workers come, or the exchange fails although all are alive.
+        `steps` are those since the last round. With `last` this worker takes no further one: it waits until the
+        training of all workers has ended. A `ClusterError` says that too few workers come, or that the exchange fails
+        although all are alive.
         """
         assert self._settings is not None
         return self._reach(self._settings, weights, steps, last=last)
