@@ -6,8 +6,9 @@ overwrites the other one in part. A pre-release of TensorFlow brings `keras-nigh
 
 import sys
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from functools import cache
 from importlib.metadata import PackageNotFoundError, distribution, packages_distributions
 
 _LIBRARIES = ("tensorflow", "keras", "tf_keras")
@@ -16,10 +17,16 @@ _LIBRARIES = ("tensorflow", "keras", "tf_keras")
 def wheels_of(module: str) -> dict[str, str]:
     """Return the versions of the distributions that contain a module, by name."""
     found = {}
-    for name in sorted(set(packages_distributions().get(module, ()))):
+    for name in sorted(set(_distributions(tuple(sys.path)).get(module, ()))):
         with suppress(PackageNotFoundError):
             found[name] = distribution(name).version
     return found
+
+
+@cache
+def _distributions(_path: tuple[str, ...]) -> Mapping[str, list[str]]:
+    """Return the distributions of each module on the import path: reading all their lists of files takes seconds."""
+    return packages_distributions()
 
 
 def clashes() -> Iterator[str]:

@@ -8,7 +8,7 @@ from tensorflowonspark.driver.sharing.manifest import build_manifests
 from tensorflowonspark.errors import FeedError, SpecError
 from tensorflowonspark.feed_messages import PartHeader, Split
 from tensorflowonspark.messages import NodeEndpoint, NodeReady
-from tensorflowonspark.node.feed import steps
+from tensorflowonspark.node.feed import one_pass
 from tensorflowonspark.node.feed.cache import Cache
 from tensorflowonspark.node.feed.feed import Feed
 from tensorflowonspark.node.feed.shard import Reader
@@ -129,7 +129,7 @@ def test_wide_rows_are_gathered_in_small_blocks(tmp_path, monkeypatch):
     taken = []
     take = Reader.take
     monkeypatch.setattr(Reader, "take", lambda self, rows, *to: taken.append(len(rows)) or take(self, rows, *to))
-    monkeypatch.setattr(steps, "_BLOCK_BYTES", 400)
+    monkeypatch.setattr(one_pass, "_BLOCK_BYTES", 400)
     list(feed_of(tmp_path, numbered(100)).batches(10)())
     assert taken == [20] * 5 + [10]  # two batches of ten rows of about 16 bytes; and once a batch to pad with
 

@@ -1,18 +1,28 @@
-"""One pass over a worker's rows: by a plan of an epoch, or as the rows arrive."""
+"""One pass over a worker's rows: its steps, by a plan of an epoch or as the rows arrive, and the rows of each."""
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import count
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from tensorflowonspark.feed_messages import Shares, StepGrant
 from tensorflowonspark.node.feed.order import row_order
 from tensorflowonspark.node.feed.plan import EpochPlan, Step, plan_epoch
 from tensorflowonspark.node.feed.rows import RowQueue, Rows
 from tensorflowonspark.node.feed.selection import Selection
-from tensorflowonspark.node.feed.steps import Block, in_blocks, steps_per_block
 from tensorflowonspark.node.feed.streams import PartStream
+
+# Gathered at once: enough rows to make the cost per batch small, few enough bytes to stay in the CPU's cache.
+_BLOCK_ROWS = 2048
+_BLOCK_BYTES = 16 << 20
+
+
+class Block(NamedTuple):
+    """Consecutive steps: the rows of each with padding, and how many rows of all are real, which come first."""
+
+    sizes: list[int]
+    rows: int
 
 
 class Pass(Protocol):
@@ -63,7 +73,7 @@ class EpochPass:
         """Yield the steps from the first one on."""
         shares = self.plan.shares
         first_row = shares.before(self.first)
-        most = steps_per_block(self.rows.bytes_per_row(self.selection.kinds), shares)
+        most = _steps_per_block(self.rows.bytes_per_row(self.selection.kinds), shares)
         with closing(self.rows.segments(self.selection, self.seed, shares.cycle, first_row)) as segments:
 
             def add() -> bool:
@@ -72,7 +82,7 @@ class EpochPass:
                     queue.add(segment.reader, segment.order, max(0, first_row - segment.first_row))
                 return segment is not None
 
-            yield from in_blocks(self.plan.steps_from(self.first), queue, most, add)
+            yield from _in_blocks(self.plan.steps_from(self.first), queue, most, add)
 
 
 @dataclass
@@ -114,9 +124,9 @@ class ArrivingPass:
                     for summary in summaries:
                         parts.check(self.selection, summary)
                     order = row_order(shard.rows, self.seed, number)
-                    most = steps_per_block(shard.bytes_per_row(self.selection.kinds), self.shares)
+                    most = _steps_per_block(shard.bytes_per_row(self.selection.kinds), self.shares)
                     queue.add(shard.reader(self.selection.kinds), order, release=release)
-                yield from in_blocks(self._steps(grant, sizes, queue.count), queue, most)
+                yield from _in_blocks(self._steps(grant, sizes, queue.count), queue, most)
         finally:
             parts.end()
 
@@ -135,3 +145,40 @@ class ArrivingPass:
                 size = next(sizes)
                 yield Step(min(left, size), size)
                 left -= min(left, size)
+
+
+def _in_blocks(
+    steps: Iterable[Step], queue: RowQueue, most: int, add: Callable[[], bool] = lambda: False
+) -> Iterator[Block]:
+    """Yield steps in blocks of at most `most`, each as soon as its rows are in the queue, whose consumer takes them.
+
+    `add` adds further rows to the queue, and returns False if there are none. It is called before the last block until
+    it does: files that have changed show that at their end.
+    """
+    sizes: list[int] = []
+    rows = 0
+
+    def taken() -> Iterator[Block]:
+        nonlocal sizes, rows
+        if sizes:
+            yield Block(sizes, rows)
+            sizes, rows = [], 0
+
+    for step in steps:
+        if len(sizes) == most or (step.real and rows < sum(sizes)):
+            yield from taken()
+        while rows + step.real > queue.count:
+            yield from taken()
+            if step.real > queue.count and not add():
+                raise AssertionError(f"a step of {step.real} rows, of which {queue.count} are there")
+        sizes.append(step.rows)
+        rows += step.real
+    while add():
+        pass
+    yield from taken()
+
+
+def _steps_per_block(row_bytes: float, shares: Shares) -> int:
+    """Return how many steps at most to gather at once, of rows of so many bytes."""
+    rows = min(_BLOCK_ROWS, _BLOCK_BYTES / max(1.0, row_bytes))
+    return max(1, int(rows) // shares.most)

@@ -8,13 +8,12 @@ import numpy as np
 from tensorflowonspark.feed_messages import Shares
 from tensorflowonspark.messages import Progress
 from tensorflowonspark.node.feed.cursor import EpochCursor
-from tensorflowonspark.node.feed.one_pass import ArrivingPass, EpochPass, Pass
+from tensorflowonspark.node.feed.one_pass import ArrivingPass, Block, EpochPass, Pass
 from tensorflowonspark.node.feed.plan import EpochPlan, Step, plan_epoch
 from tensorflowonspark.node.feed.rows import RowQueue
 from tensorflowonspark.node.feed.selection import Batch, Selection, real_rows
 from tensorflowonspark.node.feed.shard import Allocate
 from tensorflowonspark.node.feed.share_rows import ShareRows
-from tensorflowonspark.node.feed.steps import Block
 from tensorflowonspark.node.feed.taken import order_seed
 
 
