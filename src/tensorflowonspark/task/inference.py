@@ -1,7 +1,7 @@
 """The task of an inference: sends the rows of its partition to a node, and returns that node's results."""
 
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 
 import pyarrow as pa
@@ -84,7 +84,8 @@ class _Dialogue:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None and self._exchange is not None:
-            self._exchange.close()
+            with suppress(transport.ConnectionLost):  # of a node that is lost after it has answered all rows
+                self._exchange.close()
         self._connection.close()
 
     def request(self, batch: pa.RecordBatch) -> pa.RecordBatch:
