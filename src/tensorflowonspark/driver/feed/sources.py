@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from tensorflowonspark.driver.spark.batch_rdd import BatchRDD
     from tensorflowonspark.driver.spark.jobs import SparkJob
 
-PartKey = tuple[Split, int]  # and the partition
+SplitPartition = tuple[Split, int]  # and the partition
 # For a node that still sends messages to report a part whose task has ended; it should have before the task ended.
 _REPORT_SECONDS = 10.0
 
@@ -102,8 +102,8 @@ class _Load:
 
     data: "DataFrame | BatchRDD"
     spec: FeedSpec
-    refs: dict[PartKey, PartRef] = field(default_factory=dict)  # the parts that count
-    contents: dict[PartKey, tuple[int, int]] = field(default_factory=dict)  # their rows and checksums, at first
+    refs: dict[SplitPartition, PartRef] = field(default_factory=dict)  # the parts that count
+    contents: dict[SplitPartition, tuple[int, int]] = field(default_factory=dict)  # their rows and checksums, at first
     processes: dict[int, int] = field(default_factory=dict)  # how often each node had been restarted when it was fed
 
 
@@ -148,7 +148,7 @@ class SparkJobs:
         """Send some partitions to a node, or all to all; if one is lost meanwhile, again what no node has stored."""
         session, spec = self._session, load.spec
         nodes: list[Node] = []
-        kept: dict[PartKey, PartRef] = {}
+        kept: dict[SplitPartition, PartRef] = {}
 
         def begin() -> bool:
             """Return whether the nodes are up: then what they have is kept, and what is lost from now on counts."""
@@ -184,7 +184,7 @@ class SparkJobs:
         """Return the nodes that take rows: independent workers may return while others still read."""
         return [node for node in self._session.fed if not node.returned] or self._session.fed
 
-    def _stored(self, split: Split, nodes: Sequence[Node]) -> dict[PartKey, PartRef]:
+    def _stored(self, split: Split, nodes: Sequence[Node]) -> dict[SplitPartition, PartRef]:
         numbers = {node.number for node in nodes}
         refs = [ref for ref in self._session.stored if ref.number in numbers and ref.split is split]
         return {(ref.split, ref.partition): ref for ref in refs}

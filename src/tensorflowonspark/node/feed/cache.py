@@ -32,7 +32,7 @@ from tensorflowonspark.transport.shared_file import disk_errors, map_file
 _REPORT_SECONDS = 0.3  # between two counts of the rows received
 _BACKPRESSURE_SECONDS = 0.5  # that a sender waits before the driver learns of it; other workers' rows may come first
 
-PartKey = tuple[int, Split, int, int]  # feed, split, partition, attempt
+StoredKey = tuple[int, Split, int, int]  # feed, split, partition, attempt
 
 
 class Cache:
@@ -43,7 +43,7 @@ class Cache:
         self._number = number
         self._send = send
         self._changed = Condition()
-        self._parts: dict[PartKey, _Part] = {}
+        self._parts: dict[StoredKey, _Part] = {}
         self._usage: dict[int, _Usage] = {}
         self._dropped = -1  # feeds up to this one are dropped
 

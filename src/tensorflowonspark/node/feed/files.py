@@ -46,7 +46,7 @@ from tensorflowonspark.node.feed.windows import FileSplit, window_limit
 from tensorflowonspark.node.setup import NodeSetup
 from tensorflowonspark.storage.file_systems import READS_AT_ONCE
 
-Shares = Mapping[int, Sequence[RowGroup]]  # row groups by node number
+GroupsByNode = Mapping[int, Sequence[RowGroup]]  # row groups by node number
 _READERS = 4  # splits read at a time: network and disk wait for each other, and decoding is native code
 _BYTES_AT_ONCE = 32 << 20  # of small splits
 
@@ -185,7 +185,7 @@ class FileReader:
         return {number: [groups[each] for each in share] for number, share in zip(numbers, shares, strict=True)}
 
     def _open(
-        self, number: int | None, call: str, groups: Sequence[RowGroup], shares: Shares, config: CacheConfig
+        self, number: int | None, call: str, groups: Sequence[RowGroup], shares: GroupsByNode, config: CacheConfig
     ) -> Feed:
         """Return a feed whose rows are read in each epoch."""
         manifest, row_bytes = _manifest(call, groups, _rows_of(shares))
@@ -252,7 +252,7 @@ def _fingerprint(splits: Sequence[FileSplit]) -> int:
     return int.from_bytes(hashlib.sha256(listed.encode()).digest()[:8], "big")
 
 
-def _rows_of(shares: Shares) -> dict[int, int]:
+def _rows_of(shares: GroupsByNode) -> dict[int, int]:
     return {number: sum(group.rows for group in share) for number, share in shares.items()}
 
 
