@@ -48,20 +48,15 @@ def replacing(owner: Any, name: str, method: Callable[..., Any]) -> Iterator[Non
         object.__delattr__(owner, name)
 
 
-def install(program: bytes = b"", heartbeat_timeout: float = 0.0) -> None:
+def install(heartbeat_timeout: float = 0.0) -> None:
     """Make the repairs when TensorFlow and Keras are imported, or now if they are already.
 
-    Parameters
-    ----------
-    program : bytes
-        The user's function, pickled.
-    heartbeat_timeout : float
-        The cluster's; 0 leaves TensorFlow's own time-outs.
+    With a `heartbeat_timeout` of 0 seconds TensorFlow's own time-outs stay.
     """
 
     def start(context: ModuleType) -> None:
         if is_whole(CONTEXT, context):
-            _function(CONTEXT)(context, program, heartbeat_timeout)
+            _function(CONTEXT)(context, heartbeat_timeout)
 
     wrapt.register_post_import_hook(start, CONTEXT.module)
     imports = _Imports()

@@ -149,14 +149,13 @@ TORCH_REPAIRS = (
 OF_BACKENDS = {"tensorflow": REPAIRS, "jax": JAX_REPAIRS, "torch": TORCH_REPAIRS}
 
 CONTEXT = _repair(
-    "startup:start_with_collectives", "tensorflow.python.eager.context", STRATEGY,
-    "context", "Context.config", "Context.get_server_def", "Context.ensure_initialized",
-    "Context.configure_collective_ops", "Context.enable_collective_ops", "Context.configure_coordination_service",
+    "startup:set_up_collectives", "tensorflow.python.eager.context", STRATEGY,
+    "Context.config", "Context.enable_collective_ops", "Context.configure_coordination_service",
     required=False,
 )  # fmt: skip
 IMPORTS = (  # names that functions use where they need them
     Use("tensorflow.python.eager.context", SAVING, ("eager_mode",)),
-    Use("tensorflow.python.eager.context", "ctx.connect", ("context",)),
+    Use("tensorflow.python.eager.context", "ctx.connect", ("context", "Context.get_server_def")),
     Use("tensorflow", LOSSES, ("Graph._get_function",)),
     Use("tensorflow", "a program that serves others", ("distribute.Server.join",)),
     Use("tensorflow.python.autograph.pyct.loader", "the files of AutoGraph", ("tempfile",)),

@@ -1,24 +1,15 @@
-"""Start of TensorFlow for a ``MultiWorkerMirroredStrategy``: one made late, time-outs, and what SIGTERM does.
+"""Start of TensorFlow for a ``MultiWorkerMirroredStrategy``: its place in a program, time-outs, what SIGTERM does.
 
 The strategy configures the workers' collectives, and starts this worker's server, which renames devices. TensorFlow
-refuses that once its runtime has started, as it does with the first tensor or dataset. So the runtime starts with these
-settings if the program contains the strategy's name: it waits for no other worker, and a program that makes no strategy
-runs as without them.
-
-A runtime that starts before the strategy has no coordination service, since that waits for all workers. A worker whose
-peer has died may then wait for a minute, until TensorFlow's other check of its peers' health; the driver detects that
-death itself, and shuts the cluster down.
+refuses that once its runtime has started, as it does with the first tensor or dataset: so the strategy, made by
+``ctx.strategy`` or by TensorFlow's own name, is the first thing in a program that needs one.
 """
 
-import copy
 import inspect
 import itertools
-import os
 import signal
-import sys
 import threading
 import weakref
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -27,109 +18,35 @@ from tensorflowonspark.keras.hooks import wrap
 from tensorflowonspark.keras.private_names import refuse_replicas
 from tensorflowonspark.keras.repairs import STRATEGY_CLASSES
 
-_STRATEGIES = (b"MultiWorkerMirroredStrategy", b"CollectiveAllReduceStrategy")
-# `Context.strategy` makes the strategy too. In a pickle its name is that of any attribute or variable; a program that
-# makes a strategy by ``tf.distribute`` has both names.
-_METHOD, _MODULE = (b"\x8c" + bytes([len(name)]) + name for name in (b"strategy", b"distribute"))
-_IN_FILES = (*_STRATEGIES, b"ctx.strategy(")
 _LONGEST_SECONDS = 86_400.0
 _key_bases = itertools.count(0, 1 << 16)  # of the strategies of this process, which have a few keys each
-_LIBRARIES = (f"{Path(__file__).parents[1]}{os.sep}", f"{sys.base_prefix}{os.sep}")
-_PACKAGES = tuple(f"{os.sep}{name}{os.sep}" for name in ("site-packages", "dist-packages"))
 
 
-def start_with_collectives(context: ModuleType, program: bytes, heartbeat_timeout: float) -> None:
-    """Start TensorFlow's runtime with the strategy's settings (called after the import of TensorFlow's ``context``).
+def set_up_collectives(context: ModuleType, heartbeat_timeout: float) -> None:
+    """Have strategies start TensorFlow as a cluster needs it (called after the import of TensorFlow's ``context``).
 
-    Parameters
-    ----------
-    context : module
-        ``tensorflow.python.eager.context``.
-    program : bytes
-        The user's function, pickled.
-    heartbeat_timeout : float
-        The cluster's; 0 leaves TensorFlow's own time-outs.
+    A `heartbeat_timeout` of 0 leaves TensorFlow's own time-outs.
     """
     _wait_for_workers(context, heartbeat_timeout)
-    original = context.Context.ensure_initialized
-
-    def ensure_initialized(self: Any) -> None:
-        if self is context._context and not self._initialized:
-            context.Context.ensure_initialized = original  # once, since every operation calls it
-            if not _is_configured(self) and names_strategy(program):
-                _configure(self)
-        original(self)
-
-    context.Context.ensure_initialized = ensure_initialized
-
-
-def _is_configured(context: Any) -> bool:
-    """Return whether a strategy, or another part of TensorFlow, has configured the communication of processes."""
-    return has_collectives(context) or context.get_server_def() is not None
-
-
-def has_collectives(context: Any) -> bool:
-    """Return whether TensorFlow starts, or has started, as a worker of a strategy or of DTensor."""
-    return bool(context.config.experimental.collective_group_leader)
-
-
-def names_strategy(program: bytes) -> bool:
-    """Return whether the user's function, or one of their modules, contains the strategy's name or ``ctx.strategy``."""
-    if any(name in program for name in _STRATEGIES) or (_METHOD in program and _MODULE not in program):
-        return True
-    # Not by getattr, which would import a lazy module.
-    files = [getattr(module, "__dict__", {}).get("__file__") for module in sys.modules.copy().values()]
-    return any(_file_names_strategy(file) for file in files if file and _is_users(file))
-
-
-def _is_users(file: str) -> bool:
-    """Return whether a module's file belongs neither to Python, nor to a package; there are thousands of those."""
-    return file.endswith(".py") and not file.startswith(_LIBRARIES) and not any(part in file for part in _PACKAGES)
-
-
-def _file_names_strategy(file: str) -> bool:
-    try:
-        text = Path(file).read_bytes()
-    except OSError:
-        return False
-    return any(name in text for name in _IN_FILES)
-
-
-def _configure(context: Any) -> None:
-    """Configure TensorFlow as the strategy does, for several workers."""
-    import tensorflow as tf
-
-    resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
-    cluster = resolver.cluster_spec().as_dict()
-    job, index = resolver.task_type, resolver.task_id
-    workers = len(cluster.get("chief", [])) + len(cluster.get("worker", []))
-    if job not in ("chief", "worker") or "ps" in cluster or workers == 1:
-        return
-    context.configure_collective_ops(
-        collective_leader=f"/job:{'chief' if 'chief' in cluster else 'worker'}/replica:0/task:0",
-        scoped_allocator_enabled_ops=("CollectiveReduce",),
-        device_filters=(f"/job:{job}/task:{index}",),
-    )
-    context.enable_collective_ops(
-        tf.train.ServerDef(
-            cluster=resolver.cluster_spec().as_cluster_def(),
-            default_session_config=copy.deepcopy(context.config),
-            job_name=job,
-            task_index=index,
-            protocol=resolver.rpc_layer or "grpc",
-        )
-    )
-    # The strategy would expect the service to be started later, and not check its peers' health.
-    context.configure_coordination_service = lambda *_, **__: None
     _keep_server(context)
 
 
-def _keep_server(context: Any) -> None:
-    """Have strategies that are made later not update this worker's server, which loses what others have sent it.
+def has_collectives(context: Any) -> bool:
+    """Return whether a strategy, or DTensor, has TensorFlow start as one of several workers."""
+    return bool(context.config.experimental.collective_group_leader)
+
+
+def _keep_server(context: ModuleType) -> None:
+    """Have strategies after the first one not update this worker's server, which loses what others have sent it.
 
     They would fail with ``Delete called on non-empty BufRendezvous``.
     """
-    context.enable_collective_ops = lambda *_, **__: None
+
+    def enable(wrapped: Any, eager: Any, /, server_def: Any) -> None:
+        if not (eager._initialized and has_collectives(eager)):
+            wrapped(server_def)
+
+    wrap(context, "Context.enable_collective_ops", enable)
 
 
 def _wait_for_workers(context: ModuleType, heartbeat_timeout: float) -> None:
@@ -174,9 +91,6 @@ def prepare_strategies(tensorflow: ModuleType) -> None:
         strategy._tfos_options = given.get("communication_options")
         strategy.extended._tfos_strategy = weakref.ref(strategy)
         if strategy.cluster_resolver.cluster_spec().as_dict():
-            from tensorflow.python.eager import context as eager
-
-            _keep_server(eager.context())
             _keep_sigterm()
         if strategy.num_replicas_in_sync > 1:
             refuse_replicas()

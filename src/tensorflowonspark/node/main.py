@@ -171,8 +171,8 @@ def configure_tensorflow(members: tuple[Member, ...], setup: NodeSetup) -> None:
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(member.gpus)
     if len(members) > 1:
         _allow_waiting(setup.spec)
-    hooks.install(setup.config.program, setup.config.heartbeat_timeout)
-    share_oracle(setup.role, setup.spec, members, setup.config.program)
+    hooks.install(setup.config.heartbeat_timeout)
+    share_oracle(setup.role, setup.spec, members)
     hooks.keep_sources(setup.local_directory)
 
 

@@ -1,27 +1,29 @@
 """KerasTuner's distributed mode on the workers of a cluster: the first one runs the oracle, the others the trials.
 
-KerasTuner finds its oracle by three environment variables. They are set when a program imports it, unless the program's
-environment has one of them, or the workers train one model together. Then each has an oracle of its own, and all must
-draw the same trials: those without a seed get one in common.
+KerasTuner finds its oracle by three environment variables. They are set when a program makes a tuner, unless the
+program's environment has one of them, or the workers have made a strategy to train one model together. Then each has an
+oracle of its own, and all must draw the same trials: those without a seed get one in common.
 """
 
 import inspect
 import logging
 import os
 import queue
+import sys
 import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from functools import partial
 from threading import Thread
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import wrapt
 
 from tensorflowonspark.config import ClusterSpec, Role
-from tensorflowonspark.keras.startup import names_strategy
+from tensorflowonspark.errors import SpecError
+from tensorflowonspark.keras.startup import has_collectives
 from tensorflowonspark.messages import Member
 
 _log = logging.getLogger(__name__)
@@ -30,22 +32,20 @@ _CHIEF = "chief"  # KerasTuner's id of the process that runs the oracle
 _CHECK_SECONDS = 1.0  # between two looks at whether all tuners have ended; KerasTuner's own pause is 20 s
 
 
-def share_oracle(role: Role, spec: ClusterSpec, members: Sequence[Member], program: bytes) -> None:
-    """Have KerasTuner search on all workers together, if this program imports it.
+def share_oracle(role: Role, spec: ClusterSpec, members: Sequence[Member]) -> None:
+    """Have KerasTuner search on all workers together, if this program makes a tuner.
 
-    With parameter servers, and on the evaluator, KerasTuner is left as it is. `program` is the user's function or
-    script, pickled.
+    With parameter servers, and on the evaluator, KerasTuner is left as it is.
     """
     trainers = spec.trainers
     if role not in trainers or len(trainers) == 1 or spec.num_ps:
         return
     address = next(each.address for each in members if each.role == trainers[0])
     variables = _variables(trainers.index(role), address)
-    wrapt.register_post_import_hook(partial(_set, variables, program), "keras_tuner")
     wrapt.register_post_import_hook(_serve_to_the_end, "keras_tuner.src.distribute.oracle_chief")
-    wrapt.register_post_import_hook(_overwrite_once, "keras_tuner.src.engine.base_tuner")
+    wrapt.register_post_import_hook(_make_tuners, "keras_tuner.src.engine.base_tuner")
     seed = 1 + zlib.crc32(repr(sorted(each.address for each in members)).encode()) % 10_000  # KerasTuner's own range
-    wrapt.register_post_import_hook(partial(_seed_alike, seed), "keras_tuner.src.engine.oracle")
+    wrapt.register_post_import_hook(partial(_find_oracle, variables, seed), "keras_tuner.src.engine.oracle")
 
 
 def _variables(index: int, address: str) -> dict[str, str]:
@@ -60,15 +60,29 @@ def _variables(index: int, address: str) -> dict[str, str]:
     return {_TUNER_ID: f"tuner{index - 1}" if index else _CHIEF, _IP: host, _PORT: port}
 
 
-def _set(variables: Mapping[str, str], program: bytes, _: ModuleType) -> None:
-    if any(name in os.environ for name in variables):
-        return
-    if names_strategy(program):
-        return
-    os.environ.update(variables)
-    if variables[_TUNER_ID] == _CHIEF:
-        text = "KerasTuner searches on all workers together: this one runs the oracle, the others the trials"
-        _log.warning("%s (to search on each by itself, set %s)", text, _TUNER_ID)
+def _find_oracle(variables: Mapping[str, str], seed: int, module: Any) -> None:
+    """Have a tuner find the oracle of all workers; those that train one model together draw the same trials instead."""
+
+    def make(wrapped: Any, _: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        bound = inspect.signature(wrapped).bind(*args, **options).arguments
+        if any(name in os.environ for name in variables):
+            return wrapped(**bound)
+        if _train_together():
+            bound["seed"] = bound.get("seed") or seed
+            return wrapped(**bound)
+        os.environ.update(variables)
+        if variables[_TUNER_ID] == _CHIEF:
+            text = "KerasTuner searches on all workers together: this one runs the oracle, the others the trials"
+            _log.warning("%s (to search on each by itself, set %s)", text, _TUNER_ID)
+        return wrapped(**bound)
+
+    wrapt.wrap_function_wrapper(module, "Oracle.__init__", make)
+
+
+def _train_together() -> bool:
+    """Return whether this process has made a strategy of several workers."""
+    context = sys.modules.get("tensorflow.python.eager.context")
+    return context is not None and has_collectives(context.context())
 
 
 def _serve_to_the_end(module: Any) -> None:
@@ -88,27 +102,22 @@ def _serve_to_the_end(module: Any) -> None:
     module.time = SimpleNamespace(**{**vars(time), "sleep": lambda seconds: time.sleep(min(seconds, _CHECK_SECONDS))})
 
 
-def _overwrite_once(module: Any) -> None:
-    """Have only the oracle's process remove the results of an earlier search, which all others share."""
+def _make_tuners(module: Any) -> None:
+    """Have the oracle's process alone remove the results of an earlier search, and refuse a strategy that is late."""
 
-    def make(wrapped: Any, _: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
-        if os.environ.get(_IP) and os.environ.get(_TUNER_ID) != _CHIEF and options.get("overwrite"):
+    def make(wrapped: Any, _: Any, args: tuple[Any, ...], options: dict[str, Any]) -> None:
+        searches_together = bool(os.environ.get(_IP))
+        if searches_together and os.environ.get(_TUNER_ID) != _CHIEF and options.get("overwrite"):
             options = {**options, "overwrite": False}
-        return wrapped(*args, **options)
+        wrapped(*args, **options)
+        if searches_together and _train_together():
+            raise SpecError(
+                "KerasTuner gives each worker trials of its own, and the function that builds its model makes a "
+                "MultiWorkerMirroredStrategy, whose workers train one model together: make the strategy before the "
+                "tuner"
+            )
 
     wrapt.wrap_function_wrapper(module, "BaseTuner.__init__", make)
-
-
-def _seed_alike(seed: int, module: Any) -> None:
-    """Have the oracles of workers that train one model together draw the same trials."""
-
-    def make(wrapped: Any, _: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
-        bound = inspect.signature(wrapped).bind(*args, **options).arguments
-        if not bound.get("seed") and not any(name in os.environ for name in (_TUNER_ID, _IP, _PORT)):
-            bound["seed"] = seed
-        return wrapped(**bound)
-
-    wrapt.wrap_function_wrapper(module, "Oracle.__init__", make)
 
 
 class _DaemonThread(Executor):

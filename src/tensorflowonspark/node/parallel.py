@@ -37,7 +37,7 @@ class ParallelAccess:
         """Return a strategy of synchronous training, with settings of its communication.
 
         It is a ``tf.distribute.MultiWorkerMirroredStrategy``, which a program may also make itself. All workers call
-        this, and with the same settings.
+        this, with the same settings, and before anything else of TensorFlow.
 
         Parameters
         ----------
@@ -155,8 +155,7 @@ class ParallelAccess:
         if has_collectives(context.context()):
             raise ClusterError(
                 f"ctx.connect() on {self.role}: TensorFlow has started with the workers of a "
-                "MultiWorkerMirroredStrategy, or of DTensor: a program uses one of these or ctx.connect(), which comes "
-                "before any tensor, variable or dataset if the program names such a strategy"
+                "MultiWorkerMirroredStrategy, or of DTensor: a program uses one of these or ctx.connect()"
             )
         if context.context().get_server_def() is not None:
             return node_devices()  # it is connected already

@@ -1,84 +1,23 @@
-"""Programs that use TensorFlow before they make their strategy."""
+"""Where in a program a strategy is made, how often, and what it leaves to the program."""
 
 from importlib.util import find_spec
-from pathlib import Path
 
-import numpy as np
 import pytest
 
 import tensorflowonspark as tfos
-from tests.support.programs import small_frame, small_model, wait_for
-
-
-@pytest.mark.masters("local")
-def test_a_strategy_that_is_made_late(spark, tmp_path):
-    """Datasets, variables and iterators that were made before go on, and no worker waits for the other one's start."""
-
-    def program(args, ctx):
-        import keras
-        import tensorflow as tf
-
-        started = Path(args) / "started"
-        if ctx.index:
-            wait_for(started.exists)
-        keras.utils.set_random_seed(3)
-        dataset = ctx.dataset(16, features="features", label="label")
-        variable = tf.Variable(1.0)
-        iterator = iter(dataset)
-        x, _, _ = next(iterator)
-        started.touch()
-        with tf.distribute.MultiWorkerMirroredStrategy().scope():
-            model = small_model()
-        history = model.fit(dataset, epochs=2, verbose=0)
-        variable.assign_add(1.0)
-        rest = sum(len(each) for each, _, _ in iterator)
-        weights = [np.asarray(weight.numpy()) for weight in model.weights]
-        return history.history["loss"], weights, float(variable), len(x) + rest
-
-    one, two = tfos.run(spark, program, str(tmp_path), num_workers=2, data=small_frame(spark, [30, 20])).values()
-    assert one[0] == pytest.approx(two[0])
-    assert (one[2], one[3]) == (two[2], two[3]) == (2.0, 25)
-    for mine, theirs in zip(one[1], two[1], strict=True):
-        np.testing.assert_allclose(mine, theirs, rtol=1e-6)
-
-
-@pytest.mark.masters("local")
-def test_the_death_of_a_worker_of_a_strategy_that_is_made_late(spark):
-    """TensorFlow has no service there by which its workers notice it: the driver does."""
-
-    def program(args, ctx):
-        import os
-        import signal
-
-        import keras
-        import tensorflow as tf
-
-        dataset = ctx.dataset(16, features="features", label="label")
-        with tf.distribute.MultiWorkerMirroredStrategy().scope():
-            model = small_model()
-
-        def die(epoch, logs=None):
-            if epoch == 1 and ctx.index == 1:
-                os.kill(os.getpid(), signal.SIGKILL)
-
-        model.fit(dataset, epochs=1000, verbose=0, callbacks=[keras.callbacks.LambdaCallback(on_epoch_end=die)])
-
-    with pytest.raises(tfos.NodeError, match="worker:1 .* SIGKILL"):
-        tfos.run(spark, program, num_workers=2, data=small_frame(spark, [30, 20]))
+from tests.support.programs import small_frame, wait_for
 
 
 @pytest.mark.masters("local")
 def test_what_has_to_be_moved_is_named(spark):
-    """The program names the strategy nowhere: TensorFlow starts alone."""
-
     def program(args, ctx):
         import tensorflow as tf
 
         _ = tf.constant(1) + 1
-        getattr(tf.distribute, "".join(args))()
+        ctx.strategy()
 
     with pytest.raises(tfos.NodeError, match=r"make it the first thing in the function, before ctx.dataset\(...\)"):
-        tfos.run(spark, program, ["MultiWorker", "MirroredStrategy"], num_workers=2)
+        tfos.run(spark, program, num_workers=2)
 
 
 @pytest.mark.masters("local")
@@ -109,8 +48,7 @@ def test_a_strategy_leaves_sigterm_to_the_program(spark, handles):
 
 
 @pytest.mark.masters("local")
-@pytest.mark.parametrize("late", [False, True])
-def test_a_strategy_for_each_fold(spark, late):
+def test_a_strategy_for_each_fold(spark):
     """With models of other shapes, and a worker that comes later than the other, which sends to it already."""
 
     def program(args, ctx):
@@ -120,8 +58,6 @@ def test_a_strategy_for_each_fold(spark, late):
         import tensorflow as tf
 
         losses = []
-        if args:
-            tf.constant(1.0)
         for fold in range(3):
             with tf.distribute.MultiWorkerMirroredStrategy().scope():
                 model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(4 + fold), keras.layers.Dense(1)])
@@ -131,7 +67,7 @@ def test_a_strategy_for_each_fold(spark, late):
             time.sleep(0.5 * ctx.index)
         return losses
 
-    one, two = tfos.run(spark, program, late, num_workers=2, data=small_frame(spark, [40, 40])).values()
+    one, two = tfos.run(spark, program, num_workers=2, data=small_frame(spark, [40, 40])).values()
     assert one == pytest.approx(two)
     assert len(one) == 3
 

@@ -79,7 +79,6 @@ def train_in_packs(args, ctx):
     import keras
     import tensorflow as tf
 
-    tf.constant(1)  # TensorFlow may start before the strategy
     strategy = ctx.strategy("ring", timeout=60, bytes_per_pack=args)
     keras.utils.set_random_seed(ctx.index)
     with strategy.scope():

@@ -51,8 +51,8 @@ def fit(args, ctx):
 
     epochs: list[int] = []
     keras.utils.set_random_seed(1)
-    drops = [keras.layers.Dropout(0.3)] if args["keras"] == 3 else []  # whose random numbers go on
     with tf.distribute.MultiWorkerMirroredStrategy().scope():
+        drops = [keras.layers.Dropout(0.3)] if args["keras"] == 3 else []  # whose random numbers go on
         layers = [keras.layers.Input((2,)), keras.layers.Dense(8, "tanh"), *drops, keras.layers.Dense(1)]
         model = keras.Sequential(layers)
         model.compile(keras.optimizers.Adam(0.01), "mse")

@@ -1,6 +1,7 @@
 """Training from DataFrames on two workers: each row once per epoch, the same model everywhere."""
 
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from threading import Thread
 
@@ -118,10 +119,8 @@ def test_a_weight_for_each_time_step_trains_as_in_one_process(spark, strategy):
     def program(args, ctx):
         import tensorflow as tf
 
-        data = ctx.dataset(16, features="x", label="y", sample_weight="w", shapes={"x": (3, 1), "y": (3, 1)})
-        if args == "jax":
-            return trained([data])
-        with tf.distribute.MultiWorkerMirroredStrategy().scope():
+        with nullcontext() if args == "jax" else tf.distribute.MultiWorkerMirroredStrategy().scope():
+            data = ctx.dataset(16, features="x", label="y", sample_weight="w", shapes={"x": (3, 1), "y": (3, 1)})
             return trained([data])
 
     x = np.arange(48, dtype="float32").reshape(16, 3) / 48

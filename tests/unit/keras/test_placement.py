@@ -2,7 +2,6 @@
 
 from types import SimpleNamespace
 
-import cloudpickle
 import keras
 import numpy as np
 import pytest
@@ -10,7 +9,7 @@ import tensorflow as tf
 
 import tensorflowonspark as tfos
 from tensorflowonspark.errors import SpecError
-from tensorflowonspark.keras import collectives, startup
+from tensorflowonspark.keras import collectives
 from tensorflowonspark.keras.devices import node_devices
 
 
@@ -68,18 +67,3 @@ def test_replicas_reduce_with_the_options_of_their_strategy():
     Replica().all_reduce("SUM", [], tf.distribute.experimental.CommunicationOptions())
     Replica().all_reduce("SUM", [], options=tf.distribute.experimental.CommunicationOptions(5, None, "RING"))
     assert used == [(100, 7.0, "AUTO"), (100, 7.0, "AUTO"), (5, 7.0, "RING")]
-
-
-@pytest.mark.parametrize(
-    ("program", "makes_one"),
-    [
-        (lambda ctx: ctx.strategy(timeout=1), True),
-        (lambda ctx: tf.distribute.MultiWorkerMirroredStrategy(), True),
-        (lambda strategy: tf.distribute.MirroredStrategy() or strategy, False),
-        (lambda ctx: ctx.dataset(1), False),
-    ],
-    ids=["by the context", "by TensorFlow", "another one", "none"],
-)
-def test_a_program_that_makes_the_strategy_is_known_before(program, makes_one, monkeypatch):
-    monkeypatch.setattr(startup, "sys", SimpleNamespace(modules={}))  # the tests' own modules contain the name
-    assert startup.names_strategy(cloudpickle.dumps(program)) == makes_one
