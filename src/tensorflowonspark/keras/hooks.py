@@ -20,7 +20,16 @@ from typing import Any, TypeVar
 
 import wrapt
 
-from tensorflowonspark.keras.private_names import Repair, attribute_of, is_whole, test_modules, warn_of_untested
+from tensorflowonspark.errors import RequirementError
+from tensorflowonspark.keras.private_names import (
+    Repair,
+    Use,
+    attribute_of,
+    is_whole,
+    problem_of,
+    test_modules,
+    warn_of_untested,
+)
 from tensorflowonspark.keras.repairs import CONTEXT, OF_BACKENDS, REPAIRS
 
 _PACKAGE = __name__.rpartition(".")[0]
@@ -149,18 +158,16 @@ def _redirect(directory: str, loader: Any) -> None:
 
 
 def wrap(module: ModuleType, name: str, wrapper: Callable[..., Any]) -> None:
-    """Wrap a function of a module, or a method in the class that defines it; do nothing if this version has none.
+    """Wrap a function of a module or class, or a method, as ``"Class.method"``, in the class that defines it.
 
-    Parameters
-    ----------
-    module, name
-        The function, as ``"function"`` or ``"Class.method"``; the class may inherit the method.
-    wrapper : callable
-        Is called in its place, with the function, its object (None without one), and the arguments of the call.
+    `wrapper` is called in its place with the function, its object (None without one), and the arguments of the call.
+    A name that is missing is a `RequirementError`: those that a version may lack are declared with their repair, which
+    is not made then.
     """
     original = attribute_of(module, name)
     if original is None:
-        return
+        place = f"{module.__module__}.{module.__qualname__}" if inspect.isclass(module) else module.__name__
+        raise RequirementError(problem_of(Use(place, f"the repair in {wrapper.__module__}", (name,)), [name]))
     owner, attribute = place_of(module, name)
     is_static = isinstance(inspect.getattr_static(owner, attribute), staticmethod)
     is_method = inspect.isclass(owner) and not is_static

@@ -56,8 +56,8 @@ def begin_within_epochs(trainer: ModuleType) -> None:
             if each[0] >= first:
                 yield each
 
-    for iterator in ("TFEpochIterator", "JAXEpochIterator"):
-        wrap(trainer, f"{iterator}._enumerate_iterator", steps)
+    (iterator,) = {"TFEpochIterator", "JAXEpochIterator"} & set(vars(trainer))
+    wrap(trainer, f"{iterator}._enumerate_iterator", steps)
 
 
 def _length_of(adapter: Any) -> FedPasses | None:

@@ -105,7 +105,7 @@ def _exists(module: str) -> bool:
 
 
 def _note(repair: Repair, missing: Iterable[str]) -> None:
-    problem = _problem(repair, missing)
+    problem = problem_of(repair, missing)
     _log.warning("%s", problem)
     if repair.required:
         _problems.append(problem)
@@ -134,10 +134,11 @@ def problems_of(uses: Iterable[Use]) -> Iterator[str]:
         except ImportError:
             missing = [""]
         if missing:
-            yield _problem(use, missing)
+            yield problem_of(use, missing)
 
 
-def _problem(use: Use, missing: Iterable[str]) -> str:
+def problem_of(use: Use, missing: Iterable[str]) -> str:
+    """Return a line that says which names the installed version lacks, what needs them, and what to install."""
     names = ", ".join(f"{use.module}.{name}".rstrip(".") for name in missing)
     library = use.library
     tested = _TESTED_ON_JAX if use.feature == JAX and library == "keras" else TESTED[library]

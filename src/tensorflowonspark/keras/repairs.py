@@ -37,6 +37,7 @@ _ADAPTERS = "keras.src.trainers.data_adapters"
 _FIT_EVENTS = ("on_epoch_begin", "on_train_batch_end", "on_test_begin", "on_epoch_end")
 _CALLBACKS = tuple(f"callbacks.CallbackList.{name}" for name in _FIT_EVENTS)
 _STEPS = ("Model.train_step", "Model.test_step", "utils.unpack_x_y_sample_weight")
+_RUNS = ("fit", "evaluate", "predict", "train_on_batch", "test_on_batch", "predict_on_batch")
 SAVES = ("Model.save", "Model.save_weights", "models.save_model", "saving.save_model")
 _ADAPTED = ("Normalization", "Discretization", "TextVectorization", "StringLookup", "IntegerLookup")
 # Two classes: that of TensorFlow 2, and that of TensorFlow 1, which is still there.
@@ -49,14 +50,17 @@ GOES_ON = Use("keras", "a training that goes on at an epoch", ("Model()._initial
 REPAIRS = (  # in order: functions are replaced before they are wrapped
     _repair("trackers:track_losses", "keras", LOSSES, "metrics.Mean.update_state", "metrics.Sum.update_state",
             "Model()._loss_tracker", "Model()._compile_loss"),
-    _repair("metric_sums:sum_metrics", "keras", LOSSES, "Metric.add_variable", "Model.get_metrics_result",
-            "Variable._deferred_initialize"),
-    _repair("losses:know_losses", "keras", LOSSES, "Layer.add_loss", "Model.compute_loss", "Optimizer.scale_loss"),
+    _repair("metric_sums:sum_metrics", "keras", LOSSES, "Metric.__init__", "Metric.add_variable",
+            "Model.get_metrics_result", "Variable._deferred_initialize"),
+    _repair("losses:know_losses", "keras", LOSSES, "Layer.add_loss", "Loss.__call__", "Model.compute_loss",
+            "Optimizer.scale_loss", "optimizers.LossScaleOptimizer.scale_loss"),
     _repair("layers:know_rows", "keras", LAYERS, "Layer.__call__"),
     _repair("layers:keep_of_all", "keras", LAYERS, "Variable.assign"),
     _repair("steps:take_steps", "keras", PADDING, *_STEPS, "Model()._losses_override"),
-    _repair("gradients:sum_gradients", "tensorflow", LOSSES, "GradientTape.gradient"),
-    _repair("worker_step:count_one_replica", "tensorflow", LOSSES, "distribute.Strategy.num_replicas_in_sync"),
+    _repair("gradients:sum_gradients", "tensorflow", LOSSES,
+            *(f"GradientTape.{name}" for name in ("gradient", "jacobian", "batch_jacobian"))),
+    _repair("worker_step:count_one_replica", "tensorflow", LOSSES, "distribute.Strategy.num_replicas_in_sync",
+            "Tensor.__truediv__", "Tensor.__mul__", "Tensor.__rmul__"),
     _repair("randomness:draw_own_numbers", "keras", "random numbers of each worker", "random.SeedGenerator.next"),
     _repair("fitting:multiply_class_weights", f"{_ADAPTERS}.tf_dataset_adapter", CLASSES, "make_class_weight_map_fn",
             required=False),
@@ -71,7 +75,7 @@ REPAIRS = (  # in order: functions are replaced before they are wrapped
     _repair("optimizers:branch_on_all_replicas", "tensorflow", OPTIMIZERS, "__internal__.smart_cond.smart_cond"),
     _repair("devices:place_slots", "keras", PLACED, "Optimizer.add_variable_from_reference",
             "Optimizer()._distribution_strategy", required=False),
-    _repair("saving:save_outside_scope", "keras.src.saving.saving_lib", SAVING, "get_attr_skipset"),
+    _repair("saving:examine_outside_scope", "keras.src.saving.saving_lib", SAVING, "get_attr_skipset"),
     _repair("saving:save_outside_scope", "keras", SAVING, *SAVES),
     _repair("shared_paths:save_whole", "keras", PATHS, *SAVES, required=False),
     _repair("shared_paths:save_whole", "tf_keras.src.saving.saving_api", PATHS, "save_model", "save_weights",
@@ -88,8 +92,7 @@ REPAIRS = (  # in order: functions are replaced before they are wrapped
     _repair("fitting:wrap_fit", "keras", FIT, "Model.fit", "Model.evaluate", *GOES_ON.names),
     _repair("pass_steps:begin_within_epochs", _TRAINER, FIT, "TFEpochIterator._enumerate_iterator"),
     _repair("fitting:refuse_parameter_servers", "keras", "ParameterServerStrategy with Keras 3",
-            *(f"Model.{name}" for name in (
-                "fit", "evaluate", "predict", "train_on_batch", "test_on_batch", "predict_on_batch")), required=False),
+            *(f"Model.{name}" for name in _RUNS), required=False),
     _repair("fitting:convert_variables", "keras", "int and float of a strategy's variables",
             "Variable.__int__", "Variable.__float__", required=False),
     _repair("fitting:predict_alone", "keras", "predict on several workers", "Model.predict"),
@@ -105,11 +108,12 @@ REPAIRS = (  # in order: functions are replaced before they are wrapped
     _repair("collectives:keep_options", "tensorflow", "the options of a strategy's reductions",
             "distribute.ReplicaContext.all_reduce", required=False),
     _repair("provenance:track_datasets", "tensorflow", SHARES,
-            *(f"data.Dataset.{name}" for name in ("__iter__", "_inputs", "_functions")),
+            *(f"data.Dataset.{name}" for name in ("__init__", "__iter__", "_inputs", "_functions")),
             *(f"data.Dataset.{name}" for name in ("from_generator", "save", "load", "snapshot"))),
     _repair("provenance:track_adapters", f"{_ADAPTERS}.generator_data_adapter", SHARES,
-            "GeneratorDataAdapter.get_tf_dataset"),
-    _repair("provenance:track_adapters", f"{_ADAPTERS}.py_dataset_adapter", SHARES, "PyDatasetAdapter.get_tf_dataset"),
+            "GeneratorDataAdapter.__init__", "GeneratorDataAdapter.get_tf_dataset"),
+    _repair("provenance:track_adapters", f"{_ADAPTERS}.py_dataset_adapter", SHARES,
+            "PyDatasetAdapter.__init__", "PyDatasetAdapter.get_tf_dataset"),
     _repair("provenance:track_adapters", "tf_keras.src.engine.data_adapter", SHARES, "GeneratorDataAdapter.__init__"),
     _repair("adapting:wrap_layers", "keras", ADAPT, *ADAPTS),
     _repair("adapting:wrap_base_layer", "tf_keras.src.engine.base_preprocessing_layer", ADAPT,
@@ -136,10 +140,12 @@ JAX_REPAIRS = (  # in place of those of Keras 3 above, if it has another backend
     # These names are public: an older Keras lacks the first.
     _repair("jax.cluster:distribute_by_default", "keras", JAX, "distribution.DataParallel.num_model_replicas",
             "distribution.set_distribution", "Variable.__init__"),
-    _repair("jax.training:repair_models", "keras", JAX, "Model.fit", "Model.train_step", "Model.test_step",
-            "StatelessScope", "tree.map_structure", "utils.unpack_x_y_sample_weight",
-            *(f"callbacks.CallbackList.{name}" for name in ("on_epoch_begin", "on_train_batch_end", "on_epoch_end"))),
-    _repair("jax.saving:save_alone", "keras", SAVING, "Model.save", "Model.export"),
+    _repair("jax.training:repair_models", "keras", JAX, *(f"Model.{name}" for name in (*_RUNS, "__call__")), *_STEPS,
+            "StatelessScope", "tree.map_structure",
+            *(f"callbacks.CallbackList.on_{name}" for name in (
+                "epoch_begin", "train_batch_begin", "test_batch_begin", "train_batch_end", "test_batch_end",
+                "epoch_end", "train_end"))),
+    _repair("jax.saving:save_alone", "keras", SAVING, *SAVES, "Model.export"),
     *_ON_ALL_BACKENDS,
 )  # fmt: skip
 TORCH_REPAIRS = (

@@ -33,19 +33,24 @@ def outside_scope() -> Iterator[None]:
         yield
 
 
-def save_outside_scope(module: ModuleType) -> None:
-    """Have Keras save outside of a strategy's scope (called after the import of Keras, and of its ``saving_lib``).
+def save_outside_scope(keras: ModuleType) -> None:
+    """Have Keras save outside of a strategy's scope (called after the import of Keras)."""
+    for name in SAVES:
+        wrap(keras, name, _outside)
 
-    There ``get_attr_skipset`` makes the variables, once in a process, when loading too: within the scope, only the
-    workers that have not saved before would make them.
+
+def examine_outside_scope(saving_lib: ModuleType) -> None:
+    """Have Keras examine objects outside of a strategy's scope (called after the import of its ``saving_lib``).
+
+    It makes variables there, once in a process, when loading too: within the scope, only the workers that have not
+    saved before would make them.
     """
+    wrap(saving_lib, "get_attr_skipset", _outside)
 
-    def outside(wrapped: Any, _instance: Any, /, *args: Any, **kwargs: Any) -> Any:
-        with outside_scope():
-            return wrapped(*args, **kwargs)
 
-    for name in (*SAVES, "get_attr_skipset"):
-        wrap(module, name, outside)
+def _outside(wrapped: Any, _instance: Any, /, *args: Any, **kwargs: Any) -> Any:
+    with outside_scope():
+        return wrapped(*args, **kwargs)
 
 
 def export_for_inference(keras: ModuleType) -> None:

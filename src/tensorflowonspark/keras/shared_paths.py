@@ -21,12 +21,11 @@ from tensorflowonspark.keras.repairs import SAVES
 from tensorflowonspark.keras.workers import roles
 
 _log = logging.getLogger(__name__)
-_FUNCTIONS = (
-    *SAVES,
-    "save_model",
-    "save_weights",
-    "saved_model.save",
-)  # those of tf_keras and TensorFlow
+_FUNCTIONS = {
+    "keras": SAVES,
+    "tensorflow": ("saved_model.save",),
+    "tf_keras.src.saving.saving_api": ("save_model", "save_weights"),
+}
 _OPENED_FIRST = ("checkpoint", "saved_model.pb")  # what readers open first is moved last
 _began = time.time()
 _own: dict[Path, tuple[float, ...]] = {}  # when this process wrote the files of a path
@@ -49,7 +48,7 @@ def save_whole(module: ModuleType) -> None:
         target, worker = Path(os.path.realpath(path)), "" if own == workers[0] else own
         return _moved(target, worker, lambda place: wrapped(**{**options, name: place}))
 
-    for each in _FUNCTIONS:
+    for each in _FUNCTIONS[module.__name__]:
         wrap(module, each, save)
 
 

@@ -2,16 +2,19 @@
 
 import ast
 import importlib.metadata
+import json
 import re
 import subprocess
 import sys
 from contextlib import nullcontext
 from types import SimpleNamespace
 
+import keras
 import pytest
 
 from tensorflowonspark.errors import RequirementError
 from tensorflowonspark.keras import private_names, resuming
+from tensorflowonspark.keras.hooks import wrap
 from tensorflowonspark.keras.private_names import Repair
 from tensorflowonspark.keras.repairs import JAX_REPAIRS, REPAIRS, all_problems
 from tests.support import private_uses
@@ -44,6 +47,24 @@ try:
     print("two replicas train")
 except RequirementError as error:
     print("refused:", error)
+"""
+
+# A process with hooks, which notes what they wrap.
+_WRAPPING = """
+import inspect, json
+from tensorflowonspark.keras import hooks, repairs
+used, wrap = [], hooks.wrap
+def noting(module, name, wrapper):
+    if inspect.ismodule(module):  # else it is a class that a repair has found by a declared name
+        used.append((module.__name__, name))
+    wrap(module, name, wrapper)
+hooks.wrap = noting
+hooks.install()
+import tensorflow, keras, tf_keras
+tables = {hooks.keras_backend(), "tensorflow"}  # the repairs of TensorFlow itself are made for any backend
+of_tables = [each for name in tables for each in repairs.OF_BACKENDS[name]]
+declared = {(each.module, name) for each in [repairs.CONTEXT, *of_tables] for name in each.names}
+print(json.dumps([len(used) > 50, sorted(set(used) - declared)]))
 """
 
 # Only ever fewer. Those of tf_keras, which is no longer developed, are counted apart.
@@ -85,6 +106,23 @@ def test_the_installed_versions_have_all_names():
 
 def test_every_repair_declares_names():
     assert [repair.function for repair in (*REPAIRS, *JAX_REPAIRS) if not repair.names] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["tensorflow", "jax"])
+def test_every_name_that_is_wrapped_is_declared(monkeypatch, backend):
+    if backend == "jax":
+        pytest.importorskip("jax", reason="JAX is installed by users")
+    monkeypatch.setenv("KERAS_BACKEND", backend)
+    done = subprocess.run([sys.executable, "-c", _WRAPPING], capture_output=True, text=True, check=True, timeout=110)
+    assert json.loads(done.stdout) == [True, []]
+
+
+def test_a_name_that_is_missing_and_not_declared_is_an_error_with_the_version():
+    with pytest.raises(
+        RequirementError, match=r"Keras 3\.\d+\.\S+ has no keras\.Model\.gone: the repair in .* needs it"
+    ):
+        wrap(keras, "Model.gone", lambda wrapped: wrapped())
 
 
 @pytest.mark.slow

@@ -32,8 +32,8 @@ class Workers:
             self.during()
             return str(target)
 
-        module = ModuleType("a_library")
-        module.save_model = save_model
+        module = ModuleType("tf_keras.src.saving.saving_api")
+        module.save_model = module.save_weights = save_model
         shared_paths.save_whole(module)
         return module.save_model(worker, path, **options)
 
