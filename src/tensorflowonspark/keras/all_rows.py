@@ -32,24 +32,10 @@ def is_own(found: Found) -> bool:
 
 
 def of_all_rows(step: WorkerStep, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-    """Return values with all sums and means those of all workers' rows.
+    """Return values of which it is known what they have of rows, with all sums and means those of all workers' rows.
 
-    Parameters
-    ----------
-    step : WorkerStep
-        The step.
-    values : sequence of tf.Tensor
-        Values of this worker of which it is known what they have of rows.
-
-    Returns
-    -------
-    list of tf.Tensor
-        The values: equal on all workers, or those of this worker's rows.
-
-    Raises
-    ------
-    SpecError
-        If XLA compiles the step, in which workers can't communicate.
+    Sums and means are then equal on all workers; values of rows stay those of this worker. In a step that XLA compiles,
+    where workers can't communicate, it is a `SpecError`.
     """
     if step.is_compiled:
         raise SpecError(

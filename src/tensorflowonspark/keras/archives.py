@@ -31,19 +31,8 @@ def parsed(source: str) -> Iterator[None]:
 def open_archive(directory: str, name: str, source: str) -> Iterator[zipfile.ZipFile]:
     """Open a zip archive in a local directory, whose entries are as long as they are in the file.
 
-    Parameters
-    ----------
-    directory : str
-        The directory.
-    name : str
-        The archive's name in it.
-    source : str
-        Path of the checkpoint, for errors.
-
-    Raises
-    ------
-    CheckpointError
-        If an entry is compressed, so that a few bytes may stand for any number; or the block can't read an entry.
+    An entry that is compressed, so that a few bytes may stand for any number, is a `CheckpointError`; so is one that
+    the block can't read. `source` is the checkpoint's path, for these errors.
     """
     with parsed(f"{source}/{name}"), zipfile.ZipFile(Path(directory, name)) as archive:
         for each in archive.infolist():
@@ -55,20 +44,9 @@ def open_archive(directory: str, name: str, source: str) -> Iterator[zipfile.Zip
 def write_archive(
     path: Path, name: str, described: Any, arrays: Iterable[Any], write: Callable[[IO[bytes], Any], object]
 ) -> None:
-    """Write an archive, one array after the other.
+    """Write an archive, one array after the other, which may be made one by one.
 
-    Parameters
-    ----------
-    path : pathlib.Path
-        The file.
-    name : str
-        The entry of the JSON.
-    described : object
-        The value of the JSON.
-    arrays : iterable of array
-        The arrays, which may be made one by one.
-    write : callable
-        Writes an array to the file of its entry.
+    The entry `name` has `described` as JSON; `write` writes an array to the file of its entry.
     """
     with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
         archive.writestr(name, json.dumps(described))

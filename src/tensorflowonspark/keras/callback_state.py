@@ -36,10 +36,7 @@ REMEMBERED = {  # of Keras 3 and tf_keras, which have some each
 class CallbackStates:
     """The states of the callbacks of one ``fit``.
 
-    Parameters
-    ----------
-    callbacks : sequence of keras.callbacks.Callback
-        In the order in which they are called, on which it depends which of two of one class is which.
+    Which of two of one class is which depends on the order in which they are called.
     """
 
     def __init__(self, callbacks: Sequence[Any]) -> None:
@@ -65,17 +62,7 @@ class CallbackStates:
     def read(self, directory: str, source: str) -> None:
         """Read the states from a directory of this machine; a checkpoint of an earlier version has none.
 
-        Parameters
-        ----------
-        directory : str
-            The directory.
-        source : str
-            Path of the checkpoint, for errors.
-
-        Raises
-        ------
-        CheckpointError
-            If the file is damaged.
+        A damaged file is a `CheckpointError`, with the checkpoint's path, `source`.
         """
         if Path(directory, _FILE).exists():
             with open_archive(directory, _FILE, source) as archive:

@@ -35,12 +35,8 @@ _log = logging.getLogger(__name__)
 def differing_statistics(model: keras.Model) -> set[int]:
     """Compare the weights and the optimizer of all workers before the first step; return the ids of what differs.
 
-    Statistics (BatchNorm's) may differ, if batches were trained on before ``fit``.
-
-    Raises
-    ------
-    SpecError
-        On all workers, if anything else differs, with its name and a worker.
+    Statistics (BatchNorm's) may differ, if batches were trained on before ``fit``. Anything else is a `SpecError` on
+    all workers, with its name and a worker.
     """
     strategy: Any = model.distribute_strategy
     variables = _compared_variables(model)
@@ -56,10 +52,7 @@ def differing_statistics(model: keras.Model) -> set[int]:
 def refuse_drift(model: keras.Model) -> None:
     """Compare the weights and the optimizer of all workers at the end of an epoch, or of ``fit``.
 
-    Raises
-    ------
-    SpecError
-        On all workers, if they differ by more than rounding, with the name of a variable and a worker.
+    If they differ by more than rounding, it is a `SpecError` on all workers, with the name of a variable and a worker.
     """
     strategy: Any = model.distribute_strategy
     # The optimizer's first: a rate is named before the weights that it has moved.
@@ -241,10 +234,7 @@ def _differ(known: Sequence[tf.Tensor] | None, values: Sequence[tf.Tensor]) -> b
 class BroadcastRestored(keras.callbacks.Callback):
     """Broadcasts the state that the chief restored to all workers: weights, optimizer, and the epoch to resume at.
 
-    Parameters
-    ----------
-    directories : sequence of str
-        Those from which the chief restores, if it finds them.
+    The chief restores from the given directories, if it finds them.
     """
 
     def __init__(self, directories: Sequence[str]) -> None:

@@ -75,13 +75,9 @@ def broadcast(
 def all_sum(strategy: tf.distribute.Strategy, values: Sequence[Any]) -> list[Any]:
     """Return the sum of each value over all workers, in a step of each; gradients flow through it.
 
-    Parameters
-    ----------
-    strategy : tf.distribute.Strategy
-        A ``MultiWorkerMirroredStrategy`` with one device per worker.
-    values : sequence of tf.Tensor or tf.IndexedSlices
-        As many, with the same shapes, on each worker. (Of slices each worker may have other rows, and the sum of those
-        has no gradient of its own.)
+    The strategy is a ``MultiWorkerMirroredStrategy`` with one device per worker. Each worker gives as many values, with
+    the same shapes. (Of ``tf.IndexedSlices`` each may have other rows, and the sum of those has no gradient of its
+    own.)
     """
     dense = [number for number, each in enumerate(values) if not isinstance(each, tf.IndexedSlices)]
     sparse = [number for number in range(len(values)) if number not in dense]

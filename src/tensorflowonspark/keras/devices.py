@@ -19,11 +19,8 @@ _placing: ContextVar[bool] = ContextVar("layers are placed on other nodes", defa
 def node_devices() -> dict[str, str]:
     """Return the device of each node that this process is connected to: its first GPU, or else its CPU.
 
-    Returns
-    -------
-    dict
-        The name of a device by that of its node, as in ``{"worker:1": "/job:worker/replica:0/task:1/device:CPU:0"}``.
-        Empty in a process that is connected to no other one, and while a model is exported.
+    The keys are the names of nodes: ``{"worker:1": "/job:worker/replica:0/task:1/device:CPU:0"}``. There are none in a
+    process that is connected to no other one, and while a model is exported.
 
     Examples
     --------

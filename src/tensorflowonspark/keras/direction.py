@@ -7,22 +7,11 @@ from tensorflowonspark.keras.hooks import callbacks_module
 
 
 def better_direction(metric: str, model: Any) -> str:
-    """Return ``"min"`` or ``"max"``, whichever is better.
+    """Return whether less or more of a metric of Keras's logs is better, as ``"min"`` or ``"max"``.
 
     Keras 3 asks the model's metric of this name, ``tf_keras`` looks for ``acc`` and ``auc`` in it. Both rules are
-    private, so a callback that follows them is shown two values.
-
-    Parameters
-    ----------
-    metric : str
-        As in Keras's logs, with ``val_`` for validation.
-    model : keras.Model or None
-        Without a model Keras knows the loss alone.
-
-    Raises
-    ------
-    SpecError
-        If Keras does not know.
+    private, so a callback that follows them is shown two values. Without a model Keras knows the loss alone. If it does
+    not know, it is a `SpecError`.
     """
     callback = callbacks_module().EarlyStopping(monitor=metric, patience=9)
     if model is not None:

@@ -37,13 +37,7 @@ def replaced(model: Any, callbacks: Any, selected: list[Any]) -> Any:
 
 
 def exchanges_weights(callbacks: Any) -> bool:
-    """Return whether one of the callbacks given to ``fit`` exchanges weights with the other workers.
-
-    Parameters
-    ----------
-    callbacks : keras.callbacks.Callback, CallbackList, sequence of callbacks, or None
-        As ``fit`` takes them.
-    """
+    """Return whether one of the callbacks, as ``fit`` takes them, exchanges weights with the other workers."""
     return any(getattr(each, "exchanges_weights", False) for each in callbacks_in(callbacks))
 
 

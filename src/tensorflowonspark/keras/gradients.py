@@ -67,12 +67,8 @@ def applied(step: WorkerStep, gradients: Sequence[Any]) -> list[Any]:
     """Return the gradients that an optimizer applies in a step, which are equal on all workers.
 
     Those that a tape has returned are, and what a program makes of them. A mean or sum over rows that was computed in
-    another way, as of gradients of each row, is one of this worker, and is added up.
-
-    Raises
-    ------
-    SpecError
-        If it is not known what a gradient is.
+    another way, as of gradients of each row, is one of this worker, and is added up. If it is not known what a gradient
+    is, it is a `SpecError`.
     """
     return [each if each is None else _applied(step, each) for each in gradients]
 
@@ -146,24 +142,10 @@ def refusal(what: str, found: Found) -> str:
 
 
 def contribution(step: WorkerStep, value: Any, what: str = "", *, strict: bool = False) -> Any:
-    """Return what this worker adds to a sum over the workers that is the value of all rows together.
+    """Return what this worker adds to a sum over the workers that is the value of all rows together, a float.
 
-    Parameters
-    ----------
-    step : WorkerStep
-        The step.
-    value : tf.Tensor
-        A float of this worker.
-    what : str, optional
-        What to call the value in the error. Without it no value is refused: those of the workers are averaged, each
-        weighted with its rows.
-    strict : bool
-        Whether to refuse also what is not known to be a function of the batch as a whole, but may be one.
-
-    Raises
-    ------
-    SpecError
-        If it is one.
+    A value that is no function of the batch as a whole is a `SpecError` with its name, `what`; if `strict`, also one
+    that may be none. Without a name none is refused: those of the workers are averaged, each weighted with its rows.
     """
     found = found_in(value)
     if what and found.of not in _WEIGHED and (strict or found.of is Of.WHOLE):

@@ -126,35 +126,18 @@ def of_all_workers(strategy: Any, metrics: Sequence[Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class StepLogs:
-    """What the step of one worker has returned.
+    """What the step of one worker has returned."""
 
-    Attributes
-    ----------
-    logs : dict
-        It: scalars by name, of which one may be a dictionary as well.
-    parts : dict
-        What this worker adds to the value of all rows, for each float.
-    equal : dict
-        1 for each float that is the result of the metric of its name, else 0.
-    metrics : list of keras.Metric
-        The metrics of these names.
-    """
-
-    logs: Any
-    parts: dict[tuple[str, ...], Any]
-    equal: dict[tuple[str, ...], Any]
-    metrics: list[Any]
+    logs: Any  # scalars by name, of which one may be a dictionary as well
+    parts: dict[tuple[str, ...], Any]  # what this worker adds to the value of all rows, for each float
+    equal: dict[tuple[str, ...], Any]  # 1 for each float that is the result of the metric of its name, else 0
+    metrics: list[Any]  # those of these names
 
     @staticmethod
     def of_worker(step: WorkerStep, logs: Any) -> "StepLogs":
         """Note what a step has returned, with the present results of its metrics.
 
-        Parameters
-        ----------
-        step : WorkerStep
-            The step.
-        logs : dict of str to scalar or tensor
-            A value under the name of a metric that is not its result is one of the step's own: a loss, or a mean.
+        A value under the name of a metric that is not its result is one of the step's own: a loss, or a mean.
         """
         kept = {path: tf.convert_to_tensor(value) for path, value in _floats(logs)} if isinstance(logs, dict) else {}
         results = [(metric, _results(metric)) for metric in step.model.metrics if kept and _is_summed(metric)]

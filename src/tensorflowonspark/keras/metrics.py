@@ -20,18 +20,10 @@ _MINUS_ZERO = -(2**31)  # the bits of -0.0, read as an int32
 
 
 def real_rows(weights: Any) -> tf.Tensor | None:
-    """Return a mask of the real rows of a batch.
+    """Return a mask of the real rows of a batch by its sample weights; None if none can mark padding: all are real.
 
-    Parameters
-    ----------
-    weights : tensor, array, nested structure of them, or None
-        A batch's sample weights, as Keras has them. A row is padding if its weight for any output is -0.0; a row with
-        several weights (one for each time step) is padding if all of them are -0.0.
-
-    Returns
-    -------
-    tf.Tensor or None
-        Of bool, shape ``(rows,)``; None if no weights can mark padding, so that all rows are real.
+    A row is padding if its weight for any output is -0.0; a row with several weights (one for each time step) is
+    padding if all of them are.
 
     Examples
     --------
@@ -70,20 +62,10 @@ def _padding(weight: Any) -> tf.Tensor:
 
 
 def update_on(real: tf.Tensor, update: Callable[..., Any], *values: Any, at_once: bool) -> None:
-    """Call `update` with the real rows of values, if there are any.
+    """Call `update` with the real rows of the values of a batch, if there are any.
 
     Without the test for any, a custom metric that averages over the batch would be NaN after a batch of padding only.
-
-    Parameters
-    ----------
-    real : tf.Tensor
-        The mask of `real_rows`.
-    update : callable
-        Takes the values.
-    *values : nested structure of tensors
-        Labels, predictions and more of the whole batch.
-    at_once : bool
-        Whether to call it without the test, where a branch of a graph must not assign values.
+    `at_once` leaves it out, where a branch of a graph must not assign values.
     """
 
     def on_real_rows() -> None:

@@ -10,21 +10,11 @@ from tensorflowonspark.keras.hooks import wrap
 
 @dataclass
 class _Steps:
-    """What the parts of Keras that take part in a pass know of it by no other way: they are wrapped one by one.
+    """What the parts of Keras that take part in a pass know of it by no other way: they are wrapped one by one."""
 
-    Attributes
-    ----------
-    first : int
-        With which step of its epoch the next pass begins.
-    skipped : int
-        The steps of its epoch that the latest pass leaves out.
-    length : FedPasses or None
-        The length of the current pass, if it becomes known only in it.
-    """
-
-    first: int = 0
-    skipped: int = 0
-    length: FedPasses | None = None
+    first: int = 0  # with which step of its epoch the next pass begins
+    skipped: int = 0  # the steps of its epoch that the latest pass leaves out
+    length: FedPasses | None = None  # of the current pass, if it becomes known only in it
 
 
 _steps = _Steps()  # of this process, in which Keras runs one pass at a time

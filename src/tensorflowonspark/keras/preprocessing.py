@@ -29,15 +29,6 @@ _LIBRARIES = ("keras", "tf_keras")
 class Moments:
     """Mean and squared deviations of values, over all axes except those that a `Normalization` keeps.
 
-    Attributes
-    ----------
-    count : int
-        Number of values of each mean.
-    mean, deviations : numpy.ndarray
-        The mean, and the sum of the squared distances from it, for each index of the kept axes.
-    shape : tuple of int or None
-        Shape of one row's value; None for a size that varies.
-
     Examples
     --------
     >>> first, second = (Moments.of(np.array(rows), (-1,)) for rows in ([[1.0, 0.0]], [[3.0, 0.0], [5.0, 3.0]]))
@@ -46,19 +37,16 @@ class Moments:
     ([3.0, 1.0], [2.667, 2.0])
     """
 
-    count: int
-    mean: npt.NDArray[np.float64]
-    deviations: npt.NDArray[np.float64]
-    shape: tuple[int | None, ...]
+    count: int  # values of each mean
+    mean: npt.NDArray[np.float64]  # for each index of the kept axes
+    deviations: npt.NDArray[np.float64]  # sums of the squared distances from the mean
+    shape: tuple[int | None, ...]  # of one row's value; None for a size that varies
 
     @classmethod
     def of(cls, rows: Any, axis: Sequence[int]) -> "Moments":
         """Return the moments of an array whose first axis is that of the rows.
 
-        Raises
-        ------
-        SpecError
-            If an axis does not exist, or is that of the rows.
+        To keep that axis, or one that does not exist, is a `SpecError`.
         """
         values = np.asarray(rows).astype(np.float64)
         if any(not -values.ndim <= each < values.ndim or each % values.ndim == 0 for each in axis):
@@ -102,15 +90,6 @@ class Moments:
 class TokenCounts:
     """Numbers of occurrences of each token, and of documents that contain it.
 
-    Attributes
-    ----------
-    tokens : numpy.ndarray
-        The distinct tokens: bytes as objects, or int64.
-    counts, documents : numpy.ndarray
-        Occurrences of each token, and documents that contain it (zeros unless the layer's output is tf-idf).
-    rows : int
-        The number of all documents.
-
     Examples
     --------
     >>> first = TokenCounts(np.array([1, 2]), np.array([1, 5]), np.array([1, 2]), 2)
@@ -120,10 +99,10 @@ class TokenCounts:
     ([1, 2, 3], [1, 6, 1], [1, 3, 1], 3)
     """
 
-    tokens: npt.NDArray[Any]
+    tokens: npt.NDArray[Any]  # distinct: bytes as objects, or int64
     counts: npt.NDArray[np.int64]
-    documents: npt.NDArray[np.int64]
-    rows: int
+    documents: npt.NDArray[np.int64]  # zeros unless the layer's output is tf-idf
+    rows: int  # the number of all documents
 
     @staticmethod
     def merged(parts: Sequence["TokenCounts"]) -> "TokenCounts":
@@ -200,21 +179,10 @@ def is_adapted(layer: Any) -> bool:
 
 
 def set_moments(layer: Any, moments: Moments, input_shape: Sequence[int | None] | None = None) -> None:
-    """Assign mean and variance to a `Normalization`; build it if needed.
+    """Assign the mean and variance of all rows to a `Normalization`; build it if needed.
 
-    Parameters
-    ----------
-    layer : keras.layers.Normalization
-        The layer.
-    moments : Moments
-        The moments of all rows.
-    input_shape : sequence of int or None, optional
-        The shape to build it for, with the rows' axis; by default that of the rows.
-
-    Raises
-    ------
-    SpecError
-        If there are no rows, or the layer was built for another shape.
+    By default it is built for the shape of the rows. No rows, and a layer that was built for another shape, are a
+    `SpecError`.
     """
     if not moments.count:
         raise SpecError(f"layer {layer.name!r} can't adapt: there are no rows")

@@ -41,19 +41,12 @@ _problems: list[str] = []
 class Use:
     """A use of names of one module.
 
-    Attributes
-    ----------
-    module : str
-        The module that has the names.
-    feature : str
-        What needs them.
-    names : tuple of str
-        Names in the module, as ``"Class.method"``, or ``"Class()._attribute"`` for what its objects
-        get; ``"()._attribute"`` for what functions of the module give to objects of others.
+    A name is ``"Class.method"``, or ``"Class()._attribute"`` for what objects get; ``"()._attribute"`` is for what
+    functions of the module give to objects of others.
     """
 
     module: str
-    feature: str
+    feature: str  # what needs them
     names: tuple[str, ...]
 
     @property
@@ -68,18 +61,10 @@ class Use:
 
 @dataclass(frozen=True)
 class Repair(Use):
-    """A function that repairs a module after its import.
+    """A function that repairs a module after its import."""
 
-    Attributes
-    ----------
-    function : str
-        Module and function of ``tensorflowonspark.keras``.
-    required : bool
-        Whether training on several replicas would be wrong, or would fail, without it.
-    """
-
-    function: str = ""
-    required: bool = True
+    function: str = ""  # module and function of `tensorflowonspark.keras`
+    required: bool = True  # whether several replicas would train wrongly, or fail, without it
 
 
 def is_whole(repair: Repair, module: ModuleType) -> bool:
@@ -114,10 +99,7 @@ def _note(repair: Repair, missing: Iterable[str]) -> None:
 def refuse_replicas() -> None:
     """Refuse to train on several replicas, if the installed libraries lack a name without which that is wrong.
 
-    Raises
-    ------
-    RequirementError
-        With a line for each feature that lacks one.
+    The `RequirementError` has a line for each feature that lacks one.
     """
     if _problems:
         raise RequirementError("\n".join(_problems))

@@ -51,11 +51,8 @@ SHARE.reads_feed = True
 def report_read() -> None:
     """Report a read from a feed to the code that runs in this thread.
 
-    Raises
-    ------
-    SpecError
-        If TensorFlow divides the elements of that code among the workers, which would drop rows that no other worker
-        has.
+    If TensorFlow divides the elements of that code among the workers, which would drop rows that no other worker has,
+    it is a `SpecError`.
     """
     for reader in getattr(_running, "stack", ()):
         reader.reads_feed = True
@@ -69,15 +66,7 @@ def report_read() -> None:
 
 
 class Generator(SourceReader):
-    """A generator function of ``tf.data.Dataset.from_generator``.
-
-    Parameters
-    ----------
-    function : callable
-        Returns an iterator over the elements.
-    takes_arguments : bool
-        Whether TensorFlow passes arguments to it.
-    """
+    """A generator function of ``tf.data.Dataset.from_generator``, to which TensorFlow may pass arguments."""
 
     def __init__(self, function: Callable[..., Any], takes_arguments: bool) -> None:
         super().__init__()

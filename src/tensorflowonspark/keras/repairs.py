@@ -207,10 +207,7 @@ _IMPORTS_ON_JAX = (Use("keras.src.utils.rng_utils", JAX, ("get_random_seed",)),)
 def all_problems(jax: bool = False) -> Iterator[str]:
     """Yield a line for each use whose names are missing, and for a Keras that is too old; imports what is installed.
 
-    Parameters
-    ----------
-    jax : bool
-        Whether JAX is the backend of Keras in this process.
+    `jax` is whether JAX is the backend of Keras in this process.
     """
     repairs = JAX_REPAIRS if jax else REPAIRS
     yield from too_old("keras")

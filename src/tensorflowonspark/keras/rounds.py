@@ -20,53 +20,25 @@ NOTHING_SHARED = -1  # the version of weights before the first round
 
 @dataclass(frozen=True)
 class Shared:
-    """What all workers have in common after a round.
+    """What all workers have in common after a round."""
 
-    Attributes
-    ----------
-    version : int
-        The number of the round.
-    weights : numpy.ndarray
-        All weights of the model, those that are trained first; of one dimension.
-    momentum : numpy.ndarray
-        The outer optimizer's, of the weights that are trained; empty if it has none.
-    """
-
-    version: int
-    weights: Vector
-    momentum: Vector
+    version: int  # the number of the round
+    weights: Vector  # all, those that are trained first; of one dimension
+    momentum: Vector  # the outer optimizer's, of the weights that are trained; empty if it has none
 
 
 @dataclass(frozen=True)
 class RoundSettings:
-    """What the workers of a round must agree on, and how long they wait.
+    """What the workers of a round must agree on, and how long they wait."""
 
-    Attributes
-    ----------
-    shapes : tuple of tuple of int
-        The shape of each weight.
-    trained : int
-        The number of values that are trained; the others, such as BatchNorm's statistics, are averaged.
-    learning_rate, momentum : float
-        Of the outer optimizer.
-    half : bool
-        Whether changes are sent as float16.
-    min_workers : int
-        The fewest workers of a round.
-    timeout : float
-        Seconds that a worker waits for the others.
-    double : bool
-        Whether the vectors are of float64.
-    """
-
-    shapes: tuple[tuple[int, ...], ...]
-    trained: int
-    learning_rate: float
+    shapes: tuple[tuple[int, ...], ...]  # of each weight
+    trained: int  # values that are trained; the others, such as BatchNorm's statistics, are averaged
+    learning_rate: float  # of the outer optimizer, as the momentum
     momentum: float
-    half: bool
-    min_workers: int
-    timeout: float
-    double: bool = False
+    half: bool  # whether changes are sent as float16
+    min_workers: int  # the fewest of a round
+    timeout: float  # seconds that a worker waits for the others
+    double: bool = False  # whether the vectors are of float64
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -92,31 +64,17 @@ class RoundWorkers(Protocol):
     def average(self, weights: Vector, steps: int, last: bool) -> tuple[Shared, bool]:
         """Take part in a round; return what all share after it, and whether the training of all has ended with it.
 
-        Parameters
-        ----------
-        weights : numpy.ndarray
-            This worker's.
-        steps : int
-            How many it has taken since the last round.
-        last : bool
-            Whether it takes no further step: it waits until the training of all workers has ended.
+        `steps` is the number that this worker has taken since the last round. With `last` it takes no further step, and
+        waits until the training of all workers has ended.
         """
 
 
 @dataclass
 class _Connection:
-    """What callbacks ask when a training begins: the program makes them, and can't pass it to them.
+    """What callbacks ask when a training begins: the program makes them, and can't pass it to them."""
 
-    Attributes
-    ----------
-    workers : RoundWorkers or None
-        The workers with which this process takes part in rounds, itself among them.
-    is_node : bool
-        Whether this process is a node; others can take part in no rounds.
-    """
-
-    workers: RoundWorkers | None = None
-    is_node: bool = False
+    workers: RoundWorkers | None = None  # with which this process takes part in rounds, itself among them
+    is_node: bool = False  # others can take part in no rounds
 
 
 _connection = _Connection()  # of this process, which is one worker
@@ -150,17 +108,6 @@ def outer_step(settings: RoundSettings, shared: Shared, mean: Vector, version: i
     et al. 2023, arXiv 2311.08105, algorithm 1). With a learning rate of 1 and no momentum it is the mean of the weights
     (SparkNet, Moritz et al. 2015, arXiv 1511.06051). Weights that are not trained are averaged. A round without any
     change of trained weights, as one that precedes a validation and follows another round at once, is no outer step.
-
-    Parameters
-    ----------
-    settings : RoundSettings
-        The outer optimizer's.
-    shared : Shared
-        What all workers shared before the round.
-    mean : numpy.ndarray
-        The mean change of each weight.
-    version : int
-        The number of the round.
 
     Examples
     --------

@@ -25,27 +25,14 @@ class Of(Enum):
 
 @dataclass(frozen=True, eq=False)
 class Found:
-    """What is known of a tensor.
-
-    Attributes
-    ----------
-    of : Of
-        What it has of rows.
-    axis : int
-        The axis of rows; for `Of.SHAPE` the entry that is their number.
-    uses_totals : bool
-        Whether values of rows are computed with sums over rows too: those of this worker alone are others.
-    is_count : bool
-        Whether a sum is the number of rows, or a shape has that: a sum that it divides is a mean.
-    why : str
-        Of `Of.OTHER` and `Of.WHOLE`, the operation that made it so.
-    """
+    """What is known of a tensor."""
 
     of: Of
-    axis: int = 0
+    axis: int = 0  # of the rows; for `Of.SHAPE` the entry that is their number
+    # whether values of rows are computed with sums over rows too: those of this worker alone are others
     uses_totals: bool = False
-    is_count: bool = False
-    why: str = ""
+    is_count: bool = False  # whether a sum is the number of rows, or a shape has that: a sum that it divides is a mean
+    why: str = ""  # of `Of.OTHER` and `Of.WHOLE`, the operation that made it so
 
 
 FREE, SUM, MEAN, COUNT = Found(Of.FREE), Found(Of.SUM), Found(Of.MEAN), Found(Of.SUM, is_count=True)

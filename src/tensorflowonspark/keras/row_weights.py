@@ -26,13 +26,7 @@ def is_averaged(losses: Iterable[Any]) -> bool:
 
 
 def spread_weights(losses: ModuleType) -> None:
-    """Have Keras 3 multiply all losses of a row with its weight (called after the import of its ``loss``).
-
-    Parameters
-    ----------
-    losses : module
-        ``keras.src.losses.loss``, with any backend of Keras.
-    """
+    """Have Keras 3 multiply all losses of a row with its weight (called after the import of its ``loss``)."""
 
     def spread(wrapped: Any, _: Any, /, values: Any, sample_weight: Any = None, *rest: Any, **options: Any) -> Any:
         if sample_weight is not None:

@@ -126,10 +126,7 @@ def distribute_shards_whole(tensorflow: ModuleType) -> None:
 class PlannedDataset:
     """One worker's share, whose passes know the real rows of each batch if a feed has planned them.
 
-    Parameters
-    ----------
-    dataset : tf.data.Dataset
-        What is made of a feed, batch by batch.
+    It is made of a feed's dataset batch by batch.
     """
 
     def __init__(self, dataset: Any) -> None:
@@ -142,19 +139,9 @@ class PlannedDataset:
 
 
 class PlannedIterator:
-    """A pass over such a dataset.
+    """A pass over such a dataset: its batches, with the real rows of each and all of its rows if they are known.
 
-    Parameters
-    ----------
-    batches : tf.data.Iterator
-        The batches.
-    planned : sequence of (int, int)
-        The real rows of each, and all; empty if they are not known.
-
-    Attributes
-    ----------
-    own_weights : bool or tf.Tensor
-        Whether a batch so far had weights of the program's own (`worker_step.prepared`).
+    `own_weights` is whether a batch so far had weights of the program's own (`worker_step.prepared`).
     """
 
     def __init__(self, batches: Any, planned: StepsAhead) -> None:

@@ -28,21 +28,11 @@ _UNEQUAL = "tensorflowonspark: the workers do not take this step together"
 
 
 class StepBegin:
-    """The begins of the steps of one function.
+    """The begins of the steps of one function, in which the strategy connects the workers.
 
-    Parameters
-    ----------
-    strategy : tf.distribute.Strategy
-        Connects the workers.
-    name : str
-        What the steps do: ``"train"`` or ``"test"``; ``"epoch"`` and ``"end"`` are the ends of an epoch and of ``fit``.
-
-    Attributes
-    ----------
-    rank : int
-        This worker's number.
-    rows : tf.Variable
-        The real rows of each worker in the newest step, float32, shape ``(workers,)``.
+    The name is what the steps do: ``"train"`` or ``"test"``; ``"epoch"`` and ``"end"`` are the ends of an epoch and of
+    ``fit``. `rank` is this worker's number, and `rows` has the real rows of each worker in the newest step, float32,
+    shape ``(workers,)``.
     """
 
     def __init__(self, strategy: Any, name: str) -> None:
@@ -101,14 +91,8 @@ class StepBegin:
     def explain(self, error: Exception) -> None:
         """Raise why the workers have not taken a step together, unless one of them has stopped the training.
 
-        Raises
-        ------
-        SpecError
-            If they do different things.
-        tf.errors.OutOfRangeError
-            If no worker has another batch.
-        Exception
-            The error itself, if it is another one.
+        If they do different things, that is a `SpecError`, and if no worker has another batch, a
+        ``tf.errors.OutOfRangeError``; any other error is raised as it is.
         """
         if _UNEQUAL not in str(error):
             raise error

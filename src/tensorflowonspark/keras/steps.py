@@ -125,10 +125,7 @@ def can_be_called(model: Any) -> bool:
 def refuse_float8(model: Any) -> None:
     """Refuse to train layers in float8, whose scales each replica would compute from its own rows.
 
-    Raises
-    ------
-    SpecError
-        With the path of the first scale.
+    The `SpecError` has the path of the first scale.
     """
     scales = [each.path for each in model.trainable_variables if getattr(each, "overwrite_with_gradient", False)]
     if scales:

@@ -7,12 +7,7 @@ _COLLECTIONS = (list, tuple, set, dict)
 
 
 def direct_sublayers(layer: Any) -> Iterator[Any]:
-    """Yield the layers among a layer's attributes, and in collections there, in order; each once.
-
-    Parameters
-    ----------
-    layer : keras.layers.Layer
-        The layer, or a model.
+    """Yield the layers among the attributes of a layer or model, and in collections there, in order; each once.
 
     Examples
     --------

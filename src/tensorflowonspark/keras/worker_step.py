@@ -30,35 +30,15 @@ _WEIGHT = "sample_weight"
 
 @dataclass
 class WorkerStep:
-    """The step that this worker takes, or whose graph is made.
-
-    Attributes
-    ----------
-    model : keras.Model
-        The model.
-    strategy : tf.distribute.Strategy
-        The one in whose scope the model was made, which connects the workers.
-    rows : tf.Tensor
-        The real rows of each worker in this step, float32, shape ``(workers,)``.
-    kept_rows : tf.Variable
-        The same, for graphs within the step's that outlive its tensors.
-    rank : int
-        This worker's number.
-    divisors : list of tf.Tensor
-        By what the losses of all workers are divided, in their order.
-    is_compiled : bool
-        Whether XLA compiles the present graph, in which workers can't communicate.
-    graph : tf.Graph
-        The step's own graph.
-    """
+    """The step that this worker takes, or whose graph is made."""
 
     model: Any
-    strategy: Any
-    rows: tf.Tensor
-    kept_rows: tf.Variable
+    strategy: Any  # in whose scope the model was made; it connects the workers
+    rows: tf.Tensor  # the real ones of each worker in this step, float32, shape (workers,)
+    kept_rows: tf.Variable  # the same, for graphs within the step's that outlive its tensors
     rank: int
-    divisors: list[tf.Tensor] = field(default_factory=list)
-    is_compiled: bool = False
+    divisors: list[tf.Tensor] = field(default_factory=list)  # of all workers' losses, in order
+    is_compiled: bool = False  # whether XLA compiles the present graph, in which workers can't communicate
     graph: Any = field(default_factory=tf.compat.v1.get_default_graph)
 
     @property
@@ -218,17 +198,12 @@ def prepared(data: Any, planned: Any = None, own_weights: Any = None) -> tuple[A
 
     A batch of padding alone is kept, and one without rows gets one of padding, since layers fail without any.
 
-    Parameters
-    ----------
-    data : nested structure of tensors
-        The batch.
-    planned : tf.Tensor, optional
-        The real rows of the batch by the feed's plan, which come first, and all of its rows. If the batch has another
-        number, the program has selected rows, and if others are marked as padding while those that follow the real ones
-        have weights, it has moved them: then the mark of padding decides, as without a plan.
-    own_weights : tf.Tensor, optional
-        Whether an earlier batch of the pass had weights of the program's own: they marked another number of rows than
-        the plan had. Such weights mark no padding.
+    `planned` has the real rows of the batch by the feed's plan, which come first, and all of its rows. If the batch has
+    another number, the program has selected rows, and if others are marked as padding while those that follow the real
+    ones have weights, it has moved them: then the mark of padding decides, as without a plan.
+
+    `own_weights` is whether an earlier batch of the pass had weights of the program's own: they marked another number
+    of rows than the plan had. Such weights mark no padding.
     """
     weights = _weights(data)
     real = real_rows(weights)

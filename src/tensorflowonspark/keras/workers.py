@@ -52,15 +52,8 @@ def are_several() -> bool:
 def combine(call: str, value: Any, merge: Callable[[list[Any]], Any] = list) -> Any:
     """Return what `merge` makes of all workers' values, the same on all of them; all must call it, in the same order.
 
-    Parameters
-    ----------
-    call : str
-        The program's call, for errors; the same on all workers.
-    value : object
-        This worker's value, which can be pickled.
-    merge : callable
-        Takes the values in the workers' order, the chief's first; runs on the first worker. By default all are
-        returned.
+    `call` is the program's, for errors, and the same on all workers. A value can be pickled. `merge` runs on the first
+    worker, and takes the values in the workers' order, the chief's first; by default all are returned.
 
     Examples
     --------
@@ -75,12 +68,7 @@ def compared(
 ) -> set[int] | tuple[int, str]:
     """Return the places of the statistics that differ; or if anything else does, the worker and the variable's path.
 
-    Parameters
-    ----------
-    of_all : list
-        For each worker its variables: the path, whether it is a statistic, and a value that all should have.
-    same : callable
-        Returns whether two values are equal.
+    Each worker has of each variable the path, whether it is a statistic, and a value that all should have.
 
     Examples
     --------

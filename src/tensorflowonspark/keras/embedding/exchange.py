@@ -29,46 +29,23 @@ _joined = count()  # layers that this process has built
 
 @dataclass(frozen=True)
 class Requests:
-    """The rows that this worker requests in one call, and those that are requested of it.
+    """The rows that this worker requests in one call, and those that are requested of it."""
 
-    Attributes
-    ----------
-    slots : tf.Tensor
-        Position of each unique id in the buffer that is sent; int32, shape ``(ids,)``.
-    received : tf.Tensor
-        Ids that the workers request of this one, -1 where a piece is shorter; int64, shape ``(workers, size)``.
-    size : tf.Tensor
-        Index of the agreed size in `_SIZES`; int32 scalar.
-    site : int
-        Number of the call in the step.
-    """
-
-    slots: tf.Tensor
+    slots: tf.Tensor  # place of each unique id in the buffer that is sent; int32, shape (ids,)
+    # ids that workers request of this one, -1 where a piece is shorter; int64, shape (workers, size)
     received: tf.Tensor
-    size: tf.Tensor
-    site: int
+    size: tf.Tensor  # index of the agreed size in `_SIZES`; int32 scalar
+    site: int  # number of the call in the step
 
 
 @dataclass
 class RowExchange:
-    """The exchange of one layer.
-
-    Attributes
-    ----------
-    workers : int
-        Number of workers.
-    rank : int
-        This worker's number among them; it owns the ids whose remainder by `workers` this is.
-    number : int
-        The layer's number, the same on all workers.
-    timeout : float
-        Seconds after which a collective fails, or 0 for never: as in the strategy's ``CommunicationOptions``.
-    """
+    """The exchange of one layer."""
 
     workers: int
-    rank: int
-    number: int
-    timeout: float
+    rank: int  # this worker's number: it owns the ids whose remainder by `workers` this is
+    number: int  # the layer's, the same on all workers
+    timeout: float  # seconds after which a collective fails, or 0 for never: the strategy's
 
     def request(self, unique: tf.Tensor, site: int) -> Requests:
         """Send unique ids to their owners, and receive those of this worker's rows; int64, shape ``(ids,)``."""
@@ -137,17 +114,7 @@ class RowExchange:
 def join(strategy: tf.distribute.Strategy, name: str) -> RowExchange | None:
     """Return the exchange of a new layer, or None if this process trains alone; all workers call it.
 
-    Parameters
-    ----------
-    strategy : tf.distribute.Strategy
-        The current one.
-    name : str
-        The layer's, for errors.
-
-    Raises
-    ------
-    SpecError
-        If the strategy has several replicas on a worker, or parameter servers.
+    With several replicas on a worker, or parameter servers, it is a `SpecError` with the layer's name.
     """
     if not tf.distribute.has_strategy():
         return None

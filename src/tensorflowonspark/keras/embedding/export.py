@@ -44,21 +44,8 @@ def send_rows(layers: Sequence[ShardedEmbedding]) -> None:
 def write_model(model: Any, layers: Sequence[ShardedEmbedding], path: str, write: Callable[[Any, str], None]) -> None:
     """Write a model for serving to a local path; the other workers call `send_rows` with the same layers.
 
-    Parameters
-    ----------
-    model : keras.Model
-        The model.
-    layers : sequence of ShardedEmbedding
-        All those of the model.
-    path : str
-        A file with the ending ``.keras``, or the directory of a SavedModel.
-    write : callable
-        Writes a model to such a path.
-
-    Raises
-    ------
-    SpecError
-        For other formats.
+    `layers` are all those of the model. The path is a file with the ending ``.keras``, or the directory of a
+    SavedModel: other formats are a `SpecError`.
     """
     if path.endswith(".h5"):
         raise SpecError(f"{path}: a model with a ShardedEmbedding can be written as .keras, or as a SavedModel")

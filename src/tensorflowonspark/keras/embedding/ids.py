@@ -19,23 +19,10 @@ def hashed(ids: tf.Tensor, rows: int) -> tf.Tensor:
 
 
 def checked(ids: Any, rows: int, name: str) -> Any:
-    """Return ids as int64; a step with an id that is not from 0 to `rows` - 1 fails.
+    """Return ids as int64; those that are no integers are a `SpecError` with the layer's name.
 
-    Parameters
-    ----------
-    ids : tf.Tensor or tf.RaggedTensor
-        Of integers.
-    rows : int
-        Number of rows of the table.
-    name : str
-        Of the layer.
-
-    Raises
-    ------
-    FeedError
-        With the id and its row in the batch, in the program's traceback.
-    SpecError
-        If the ids are no integers.
+    A step with an id that is not from 0 to `rows` - 1 fails with a `FeedError` in the program's traceback, which has
+    the id and its row in the batch.
     """
     if not ids.dtype.is_integer:
         raise SpecError(
@@ -90,21 +77,10 @@ def _starts(ids: Any) -> tf.Tensor:
 
 
 def combined(ids: Any, rows: tf.Tensor, combiner: str) -> tf.Tensor:
-    """Return one row for each list of ids; zeros for an empty one.
+    """Return one row for each list of ids along the last axis; zeros for an empty one.
 
-    Parameters
-    ----------
-    ids : tf.Tensor or tf.RaggedTensor
-        Lists along the last axis.
-    rows : tf.Tensor
-        Of the flat ids; shape ``(ids, dim)``.
-    combiner : str
-        ``sum``, ``mean``, or ``sqrtn``: the sum by the root of the number of ids.
-
-    Returns
-    -------
-    tf.Tensor
-        Of the type of `rows`; shape of `ids` with `dim` in place of the last axis.
+    `rows` are those of the flat ids, with shape ``(ids, dim)``: the result has the shape of `ids`, with `dim` in place
+    of the last axis. The combiner ``sqrtn`` is the sum by the root of the number of ids.
     """
     dim = rows.shape[-1]
     if not isinstance(ids, tf.RaggedTensor):

@@ -23,14 +23,9 @@ _loss_scale: ContextVar[tuple[Any, Any]] = ContextVar("factor of the loss", defa
 
 
 class Lookup:
-    """The calls of one layer.
+    """The calls of one layer, with this worker's rows.
 
-    Parameters
-    ----------
-    table : Table
-        This worker's rows.
-    exchange : RowExchange, optional
-        With the other workers, if there are any.
+    Without an exchange there are no other workers.
     """
 
     def __init__(self, table: Table, exchange: RowExchange | None) -> None:
@@ -42,21 +37,9 @@ class Lookup:
         self._pending: list[tuple[tf.Tensor, tf.Tensor, int]] = []
 
     def rows(self, ids: tf.Tensor, anchor: tf.Tensor, dtype: Any) -> tf.Tensor:
-        """Return the rows of ids, which may repeat.
+        """Return the rows of ids, which may repeat: of shape ``(n, dim)``, for int64 of shape ``(n,)``.
 
-        Parameters
-        ----------
-        ids : tf.Tensor
-            Of int64, shape ``(n,)``.
-        anchor : tf.Tensor
-            The value of the layer's anchor.
-        dtype : tf.DType or str
-            Of the rows that are sent and returned.
-
-        Returns
-        -------
-        tf.Tensor
-            Shape ``(n, dim)``.
+        `anchor` is the value of the layer's anchor. Rows are sent and returned in `dtype`.
         """
         with cpu():
             table, exchange = self.table, self.exchange

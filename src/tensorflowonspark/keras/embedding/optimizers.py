@@ -39,17 +39,9 @@ _LEFT_OUT: Mapping[str, tuple[Any, ...]] = {
 
 @dataclass(frozen=True)
 class RowOptimizer:
-    """An optimizer of rows.
+    """An optimizer of rows, with the settings of Keras's optimizer of this name."""
 
-    Attributes
-    ----------
-    name : str
-        ``sgd``, ``adagrad`` or ``adam``.
-    settings : dict
-        As in Keras's optimizer of this name.
-    """
-
-    name: str
+    name: str  # sgd, adagrad or adam
     settings: Mapping[str, Any]
 
     @property
@@ -77,16 +69,7 @@ class RowOptimizer:
     ) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
         """Return what to subtract from rows, and the new values of their slots.
 
-        Parameters
-        ----------
-        gradients : tf.Tensor
-            Of the rows; float32, shape ``(rows, dim)``.
-        slots : dict of tf.Tensor
-            Slots of the rows, of the same shape.
-        rate : tf.Tensor
-            The learning rate.
-        steps : tf.Tensor
-            Number of steps, with this one.
+        Gradients and slots have the shape ``(rows, dim)``. `steps` is the number of steps with this one.
         """
         if self.name == "sgd":
             return rate * gradients, {}
@@ -108,10 +91,7 @@ class RowOptimizer:
 def row_optimizer(given: Any) -> RowOptimizer:
     """Return the optimizer of rows for a name, a Keras optimizer, or a layer's configuration.
 
-    Raises
-    ------
-    SpecError
-        For other optimizers, and for settings that do not apply to rows.
+    Other optimizers are a `SpecError`, and settings that do not apply to rows.
     """
     if isinstance(given, RowOptimizer):
         return given

@@ -41,23 +41,10 @@ def written_parts(table: Table, layer: str) -> Iterator[tuple[str, bytes]]:
 
 
 def read_parts(table: Table, layer: str, names: Sequence[str], read: Callable[[str], bytes]) -> None:
-    """Take this worker's rows from the parts of a checkpoint.
+    """Take this worker's rows of a layer's table from the parts of a checkpoint, of which `names` are all.
 
-    Parameters
-    ----------
-    table : Table
-        Receives the rows.
-    layer : str
-        Name of the layer.
-    names : sequence of str
-        Of all parts.
-    read : callable
-        Returns the contents of a part.
-
-    Raises
-    ------
-    CheckpointError
-        If the checkpoint has no such table, or one of another shape or optimizer, or a file that can't be read.
+    If the checkpoint has no such table, or one of another shape or optimizer, or a file that can't be read, it is a
+    `CheckpointError`.
     """
     pattern = re.compile(rf"{re.escape(layer)}/(\d+)-of-(\d+)/{re.escape(_ABOUT)}")
     found = [(match[0], int(match[1]), int(match[2])) for name in names if (match := pattern.fullmatch(name))]

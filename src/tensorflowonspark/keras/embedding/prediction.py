@@ -49,14 +49,9 @@ def predicting_together(model: Any) -> Iterator[None]:
 
 
 class _Steps:
-    """The steps of one ``predict``.
+    """The steps of one ``predict``, on which the workers agree.
 
-    Parameters
-    ----------
-    exchange : RowExchange
-        Through which the workers agree.
-    function : callable
-        Keras's: takes a list of batches, and returns the results of all.
+    Keras's function takes a list of batches, and returns the results of all.
     """
 
     def __init__(self, exchange: RowExchange, function: Callable[[Sequence[Any]], Any]) -> None:

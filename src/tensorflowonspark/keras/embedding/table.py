@@ -19,18 +19,9 @@ _BLOCK_BYTES = 16 << 20
 
 
 class Table:
-    """The rows ``rank``, ``rank + workers``, ``rank + 2 * workers``, ... of a table.
+    """The rows ``rank``, ``rank + workers``, ``rank + 2 * workers``, ... of a table of shape ``(rows, dim)``.
 
-    Parameters
-    ----------
-    rows, dim : int
-        Shape of the whole table.
-    workers, rank : int
-        Number of workers, and this one's number.
-    optimizer : RowOptimizer
-        Updates the rows.
-    initial : callable
-        From ids to their initial rows.
+    `initial` returns the initial rows of ids.
     """
 
     def __init__(
@@ -75,12 +66,8 @@ class Table:
     def update(self, ids: tf.Tensor, gradients: tf.Tensor) -> None:
         """Take a step: add up the gradients of each of this worker's ids, and update the rows.
 
-        Parameters
-        ----------
-        ids : tf.Tensor
-            With repetitions, and -1 for gradients that do not count; int64, shape ``(n,)``.
-        gradients : tf.Tensor
-            Of float32, shape ``(n, dim)``.
+        Ids may repeat, and are -1 for gradients that do not count; int64, shape ``(n,)``. Gradients are of float32,
+        shape ``(n, dim)``.
         """
         self.steps.assign_add(1)
         steps = self.steps.read_value()
@@ -106,31 +93,10 @@ def _variable(value: tf.Tensor, name: str) -> tf.Variable:
 def initial_rows(
     initializer: Initializer, ids: npt.NDArray[np.int64], dim: int, seed: int, scale: float
 ) -> npt.NDArray[Any]:
-    """Return the initial rows of some ids.
+    """Return the initial rows of some ids, as float32 of shape ``(ids, dim)``.
 
-    Parameters
-    ----------
-    initializer : str or callable
-        ``"uniform"`` (from `-scale` to `scale`), ``"normal"`` (with the deviation `scale`), ``"zeros"``, or a function
-        of ids that returns as many rows.
-    ids : numpy.ndarray
-        Of int64.
-    dim : int
-        Number of columns.
-    seed : int
-        Of the random values.
-    scale : float
-        Of the random values.
-
-    Returns
-    -------
-    numpy.ndarray
-        Of float32, shape ``(ids, dim)``.
-
-    Raises
-    ------
-    SpecError
-        If the initializer is none of these, or returns another shape.
+    The initializer is ``"uniform"`` (from `-scale` to `scale`), ``"normal"`` (with the deviation `scale`), ``"zeros"``,
+    or a function of ids that returns as many rows. Another one is a `SpecError`, or another shape.
     """
     if callable(initializer):
         rows = np.asarray(initializer(ids), np.float32)

@@ -33,17 +33,7 @@ _QUIET = ("BackupAndRestore", "CSVLogger", "History", "ModelCheckpoint", "OrbaxC
 
 
 class Agreement:
-    """What the workers agree on in one call of ``fit`` or ``evaluate``; all of them must make it.
-
-    Parameters
-    ----------
-    model : keras.Model
-        The model.
-    call : str
-        ``"fit"`` or ``"evaluate"``.
-    callbacks : object
-        As the call takes them.
-    """
+    """What the workers agree on in one call of ``fit`` or ``evaluate``; all of them must make it."""
 
     def __init__(self, model: Any, call: str, callbacks: Any) -> None:
         self.model = model
@@ -125,13 +115,7 @@ _current: ContextVar[Agreement | None] = ContextVar("agreement", default=None)
 
 @contextmanager
 def agreeing(model: Any, call: str, callbacks: Any) -> Iterator[None]:
-    """Have the workers agree on what a call of ``fit`` or ``evaluate`` does, for the duration of a block.
-
-    Parameters
-    ----------
-    model, call, callbacks
-        As for `Agreement`.
-    """
+    """Have the workers agree on what a call of ``fit`` or ``evaluate`` does, for the duration of a block."""
     announce(call)
     if hasattr(callbacks, "callbacks") and _current.get() is not None:  # the validation of ``fit``
         yield

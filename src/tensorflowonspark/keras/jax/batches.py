@@ -30,18 +30,10 @@ _DIFFERENT = "on JAX all workers must take the same steps, with batches of one s
 
 @dataclass(frozen=True)
 class Reader:
-    """The method of the model that reads data.
-
-    Attributes
-    ----------
-    call : str
-        The method, as in ``fit``.
-    needs_weights : bool
-        Whether a dataset of a feed must have the weights of its rows.
-    """
+    """The method of the model that reads data, as in ``fit``."""
 
     call: str = "fit"
-    needs_weights: bool = True
+    needs_weights: bool = True  # whether a dataset of a feed must have the weights of its rows
 
 
 _reader = Reader()
@@ -54,15 +46,7 @@ def reader() -> Reader:
 
 @contextmanager
 def reads_data_for(call: str, *, needs_weights: bool) -> Iterator[None]:
-    """Name the method that reads data for the duration of a block, for errors.
-
-    Parameters
-    ----------
-    call : str
-        The method, as in ``fit``.
-    needs_weights : bool
-        Whether a dataset of a feed must have the weights of its rows.
-    """
+    """Name the method that reads data for the duration of a block, for errors; as `Reader` has it."""
     global _reader  # noqa: PLW0603 - of this process: Keras, which calls what reads, passes nothing on
     before, _reader = _reader, Reader(call, needs_weights)
     try:
@@ -73,64 +57,29 @@ def reads_data_for(call: str, *, needs_weights: bool) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class WorkerPass:
-    """A worker's pass over its data, as far as it is known when the pass begins; compared with those of the others.
+    """A worker's pass over its data, as far as it is known when the pass begins; compared with those of the others."""
 
-    Attributes
-    ----------
-    steps : int, str or None
-        The number of batches; `ENDLESS`; `UNCOUNTED` if only the data shows where it ends; None as long as rows of a
-        feed arrive, which gives all workers the same number.
-    per_epoch : int, optional
-        The number of steps after which the program ends an epoch.
-    rows : int
-        The rows that a batch needs: those of the first batch, or those of the feed's batches if these are more, since
-        the program may have dropped some; 0 if there is no batch.
-    shapes : tuple
-        Shape and dtype of each array of the first batch, without the rows.
-    contents : int
-        A checksum of it, if several workers must have the same rows; else 0.
-    real : int
-        The number of its real rows.
-    """
-
-    steps: int | str | None
-    per_epoch: int | None = None
-    rows: int = 0
+    steps: int | str | None  # `ENDLESS`, `UNCOUNTED` if only the data shows the end, None while a feed's rows arrive
+    per_epoch: int | None = None  # the steps after which the program ends an epoch
+    rows: int = 0  # the most of the first batch's and the feed's batches', which a program may have cut; 0 without one
+    # shape and dtype of each array of the first batch, without the rows
     shapes: tuple[tuple[tuple[int, ...], str], ...] = ()
-    contents: int = 0
-    real: int = 0
+    contents: int = 0  # a checksum of it, if several workers must have the same rows
+    real: int = 0  # the number of its real rows
 
 
 @dataclass
 class Padding:
-    """What is known of the rows that fill up a worker's batches in a pass.
+    """What is known of the rows that fill up a worker's batches in a pass."""
 
-    Attributes
-    ----------
-    fed : bool
-        Whether the batches come from a feed, which marks such rows with the weight -0.0.
-    planned : sequence of int, optional
-        The number of real rows of each batch, if the feed knows it: the first ones, unless a map has moved the others.
-    rows : int
-        The rows of each of these batches. Of a batch with another number of rows, only the weights show the real ones.
-    own_weights : bool
-        Whether a batch so far has had weights of the program's own, and not those of the feed: they mark other rows
-        than the plan has.
-    """
-
-    fed: bool = False
+    fed: bool = False  # whether a feed marks such rows with the weight -0.0
+    # real rows of each batch, if the feed knows: the first, unless a map moved them
     planned: Sequence[int] | None = None
-    rows: int = 0
-    own_weights: bool = False
+    rows: int = 0  # of each of these batches; of one with another number only the weights show the real ones
+    own_weights: bool = False  # whether a batch so far had weights of the program's own, which mark other rows
 
     def real(self, batch: Any, number: int) -> Any:
-        """Return a mask of the real rows of a batch.
-
-        Raises
-        ------
-        SpecError
-            If nothing shows which they are.
-        """
+        """Return a mask of the real rows of a batch; if nothing shows which they are, it is a `SpecError`."""
         import keras
 
         rows = _rows(keras.tree.flatten(batch))
@@ -148,14 +97,7 @@ class Padding:
 def marked(batch: Any, rows: int, *, required: bool) -> Any:
     """Return a mask of the real rows of a batch: those whose weight is not -0.0 for any output.
 
-    Parameters
-    ----------
-    batch : tuple or structure
-        Features, labels and weights.
-    rows : int
-        The number of its rows.
-    required : bool
-        Whether a batch without weights is refused.
+    A batch of `rows` rows without weights is refused if they are `required`.
     """
     real = np.ones(rows, bool)
     found = _weights(batch)
@@ -186,19 +128,8 @@ def _weights(batch: Any) -> list[Any]:
 def agreed(call: str, own: WorkerPass, group: int) -> WorkerPass:
     """Return the pass on which all workers agree: with the rows of each batch, and all real rows of the first batch.
 
-    Parameters
-    ----------
-    call : str
-        The method that begins the pass.
-    own : WorkerPass
-        The pass of this worker.
-    group : int
-        Number of consecutive workers that must have the same rows; 1 if each has its own.
-
-    Raises
-    ------
-    SpecError
-        If the workers' passes do not fit together; the error names the workers, and what differs.
+    As many consecutive workers as `group` must have the same rows; it is 1 if each has its own. If the passes do not
+    fit together, a `SpecError` names the workers, and what differs.
     """
     all_of = combine(f"model.{call}", own)
     _check_equal(call, "numbers of steps", [each.steps for each in all_of])
@@ -233,19 +164,8 @@ def _check_equal(call: str, what: str, values: list[Any]) -> None:
 def equal_sized(batches: Iterable[Any], own: WorkerPass, padding: Padding | None = None) -> Iterator[Any]:
     """Yield a worker's batches with the number of rows on which all workers agree; `Short` ones mask the real rows.
 
-    Parameters
-    ----------
-    batches : iterable
-        Those of a pass, as Keras's adapters yield them.
-    own : WorkerPass
-        What is known of the pass before its first batch is read.
-    padding : Padding, optional
-        What is known of the rows that fill up its batches; by default there are none.
-
-    Raises
-    ------
-    SpecError
-        If they don't fit those of the other workers, or the first one.
+    `own` is what is known of the pass before its first batch is read. Without `padding` no rows fill up its batches.
+    Those that don't fit the other workers', or the first one, are a `SpecError`.
     """
     import keras
 
@@ -274,14 +194,8 @@ def equal_sized(batches: Iterable[Any], own: WorkerPass, padding: Padding | None
 def shortened(batch: Any, real: Any, size: int, real_rows: int, parts: int) -> Any:
     """Return a batch whose first array has a mask of the real rows, if not all are.
 
-    Parameters
-    ----------
-    batch : structure
-        Arrays with `size` rows.
-    real : np.ndarray
-        A mask of the real ones, which may be shorter.
-    size, real_rows, parts : int
-        The rows of this worker's part, the real rows of all parts, and the number of parts.
+    `size` is the number of rows of this worker's part, and `real` their mask, which may be shorter; `real_rows` is the
+    number of real rows of all `parts`.
     """
     import keras
 
@@ -410,15 +324,7 @@ def _rows(arrays: Iterable[Any]) -> int:
 
 
 def batch_of_all(call: str, batch: Any) -> Any:
-    """Return this worker's part of a batch that a program gives itself to all workers, each with rows of its own.
-
-    Parameters
-    ----------
-    call : str
-        The method, as in ``train_on_batch``.
-    batch : tuple
-        Features, labels and weights.
-    """
+    """Return this worker's part of a batch that a program gives itself to all workers, each with rows of its own."""
     import keras
 
     batch = keras.tree.map_structure(

@@ -12,14 +12,9 @@ _BUILT = "_tensorflowonspark_built"  # an attribute of models
 
 
 def build_without_data(model: Any, data: Any) -> None:
-    """Build a model, its loss, its metrics and its optimizer, if they are not, by the shapes of a dataset or a feed.
+    """Build a compiled model with its loss, metrics and optimizer, if it is not, by the shapes of a dataset or a feed.
 
-    Parameters
-    ----------
-    model : keras.Model
-        A compiled model.
-    data : object
-        What ``fit`` or ``evaluate`` was given. Nothing is built for arrays and others, which Keras can read again.
+    Nothing is built for arrays and others, which Keras can read again.
     """
     metrics = model.metrics if model.compiled else []
     if not metrics or getattr(model, _BUILT, None) is metrics[0]:

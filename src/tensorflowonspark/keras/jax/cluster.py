@@ -35,41 +35,21 @@ _GPU_DEVICES = ("/dev/nvidiactl", "/dev/kfd")
 
 @dataclass
 class JaxCluster:
-    """The processes of one JAX program.
+    """The processes of one JAX program."""
 
-    Attributes
-    ----------
-    addresses : sequence of str
-        ``host:port`` of each process; JAX's coordinator is at the first.
-    index : int
-        This process's place among them.
-    started : bool
-        Whether ``jax.distributed`` has been initialised.
-    seed : int
-        A random number that all processes have.
-    replaced : bool
-        Whether a lost node is started again alone.
-    shared_gpu : str
-        Which processes have a GPU in common, as words; empty if none have.
-    distribution : keras.distribution.DataParallel or None
-        The distribution of batches over all processes, unless the program has another.
-    """
-
-    addresses: Sequence[str]
+    addresses: Sequence[str]  # host:port of each process; JAX's coordinator is at the first
     index: int
-    replaced: bool = False
-    shared_gpu: str = ""
-    started: bool = False
-    seed: int = 0
-    distribution: Any = None
+    replaced: bool = False  # whether a lost node is started again alone
+    shared_gpu: str = ""  # which processes have a GPU in common, as words; empty if none have
+    started: bool = False  # whether `jax.distributed` has been initialised
+    seed: int = 0  # a random number that all processes have
+    distribution: Any = None  # Keras's, of batches over all processes, unless the program has another
 
     def start(self, jax: Any) -> None:
         """Initialise ``jax.distributed`` (called after the import of JAX), unless that is done.
 
-        Raises
-        ------
-        SpecError
-            If JAX has computed something before, if lost nodes are started again alone, or if two share a GPU.
+        If JAX has computed something before, if lost nodes are started again alone, or if two share a GPU, it is a
+        `SpecError`.
         """
         if self.started:
             return
@@ -122,18 +102,10 @@ class JaxCluster:
 
 @dataclass
 class _Membership:
-    """What Keras's functions, which are wrapped for the whole process, know of the other processes.
+    """What Keras's functions, which are wrapped for the whole process, know of the other processes."""
 
-    Attributes
-    ----------
-    cluster : JaxCluster or None
-        The JAX program of several processes in which this one is, or will be as soon as Keras uses JAX.
-    chose_distribution : bool
-        Whether the program has set a distribution of Keras, or none: then no other is set.
-    """
-
-    cluster: JaxCluster | None = None
-    chose_distribution: bool = False
+    cluster: JaxCluster | None = None  # in which this process is, or will be as soon as Keras uses JAX
+    chose_distribution: bool = False  # whether the program has set a distribution, or none: then no other is set
 
 
 _membership = _Membership()  # of this process, in which JAX and Keras's distribution are one too
@@ -144,16 +116,8 @@ def connect(
 ) -> None:
     """Make this process one of several in one JAX program, as soon as Keras uses JAX.
 
-    Parameters
-    ----------
-    addresses : sequence of str
-        ``host:port`` of each worker.
-    index : int
-        This worker's place among them.
-    replaced : bool
-        Whether a lost node is started again alone.
-    gpus : sequence of (name, host, GPUs)
-        Those of each worker.
+    `addresses` are ``host:port`` of each worker, and `index` is this one's place among them. `replaced` is whether a
+    lost node is started again alone. `gpus` has the name, the host and the GPUs of each worker.
     """
     if os.environ.get(ALONE, "0") not in ("", "0"):
         return

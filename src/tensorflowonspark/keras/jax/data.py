@@ -148,18 +148,8 @@ class FeedAdapter:
 class BatchAdapter:
     """Passes over the batches of another adapter, as this package needs them.
 
-    Parameters
-    ----------
-    adapter : object
-        The other one.
-    data : object
-        What it reads.
-    class_weight : dict of int to float, optional
-        The weights of classes, by which those of the rows are multiplied.
-    several : bool
-        Whether several workers take each step together.
-    steps_per_epoch : int, optional
-        The number of steps that the program gave.
+    `data` is what that one reads. The weights of rows are multiplied by those of their classes. `several` is whether
+    several workers take each step together, and `steps_per_epoch` what the program gave.
     """
 
     def __init__(
@@ -187,10 +177,7 @@ class BatchAdapter:
     def get_jax_iterator(self, super_batch: int | None = None) -> Iterator[Any]:
         """Begin a pass.
 
-        Parameters
-        ----------
-        super_batch : int, optional
-            The number of batches that Keras takes as one array (from version 3.16, for ``steps_per_execution``).
+        Keras takes `super_batch` batches as one array (from version 3.16, for ``steps_per_execution``).
         """
         batches = self._adapter.get_jax_iterator()
         if self._class_weight is not None:

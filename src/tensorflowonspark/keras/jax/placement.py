@@ -90,12 +90,8 @@ def whole_values(variables: Sequence[Any]) -> list[Any] | None:
 def on_this_process(variables: Sequence[Any], values: Sequence[Any] | None = None) -> Iterator[None]:
     """Have the variables be of this process alone, and Keras distribute nothing, for the duration of a block.
 
-    Parameters
-    ----------
-    variables : sequence of keras.Variable
-        The variables; what the block assigns to them is dropped.
-    values : sequence of numpy.ndarray, optional
-        Their values, if they are divided among the processes; by default their own.
+    What the block assigns to them is dropped. If they are divided among the processes, `values` are whole; by default
+    they keep their own.
     """
     kept = [each.value for each in variables]
     try:

@@ -18,14 +18,7 @@ STEPS = ("train_step", "test_step")  # methods of models
 class Short:
     """An array of a batch that has fewer real rows, in the place of the array.
 
-    Parameters
-    ----------
-    array : array
-        It.
-    real : array of bool
-        A mask of the real rows.
-    rows : int
-        The number of the real rows of all processes.
+    `real` masks the real rows; `rows` is the number of those of all processes.
     """
 
     def __init__(self, array: Any, real: Any, rows: int) -> None:
@@ -42,15 +35,7 @@ class Short:
         return self.array.dtype
 
     def placed(self, place: Callable[[Any, Any], Any], sharding: Any) -> "Short":
-        """Return it on the devices of all processes.
-
-        Parameters
-        ----------
-        place : callable
-            Places an array with a sharding.
-        sharding : jax.sharding.NamedSharding
-            That of the array.
-        """
+        """Return it on the devices of all processes, where `place` puts an array, of this sharding."""
         import jax
 
         _register()
@@ -110,14 +95,6 @@ def take_real_rows(keras: Any) -> None:
 
 
 def own_step(model: Any, name: str) -> AbstractContextManager[None]:
-    """Have a step of a program's own take the real rows of batches, for the duration of a block.
-
-    Parameters
-    ----------
-    model : keras.Model
-        The model.
-    name : str
-        Its method, ``"train_step"`` or ``"test_step"``.
-    """
+    """Have a model's own ``train_step`` or ``test_step`` take the real rows of batches, for the duration of a block."""
     own = getattr(model, name)
     return replacing(model, name, lambda state, data: own(state, real_part(data)))

@@ -30,12 +30,9 @@ def is_state(state: Any) -> bool:
 
 
 class JaxState:
-    """All state of the training of a Keras model: weights, the optimizer's variables, and seeds.
+    """All state of the training of a Keras model, which is built: weights, the optimizer's variables, and seeds.
 
-    Parameters
-    ----------
-    model : keras.Model
-        A model that is built; its optimizer is built here, if it has one.
+    The optimizer is built here, if there is one.
     """
 
     def __init__(self, model: Any) -> None:
@@ -61,13 +58,7 @@ class JaxState:
         return list({id(each): each for each in variables}.values())
 
     def write(self, directory: str) -> None:
-        """Write the state to a directory of this machine.
-
-        Parameters
-        ----------
-        directory : str
-            The directory.
-        """
+        """Write the state to a directory of this machine."""
         variables = self._variables
         described = [{"path": each.path, "shape": list(each.shape), "dtype": str(each.dtype)} for each in variables]
         # As bytes, since NumPy's files have no bfloat16.
@@ -90,19 +81,9 @@ class JaxState:
                     yield f"jax-{number}{place}", _bytes(shard.data).tobytes()
 
     def load_shard_parts(self, names: Sequence[str], read: Callable[[str], bytes]) -> None:
-        """Read divided variables: of each the parts that this worker's devices have now.
+        """Read divided variables, of each the parts that this worker's devices have now.
 
-        Parameters
-        ----------
-        names : sequence of str
-            The names of all parts.
-        read : callable
-            Returns the contents of a part.
-
-        Raises
-        ------
-        CheckpointError
-            If the parts do not fit the model.
+        `names` are those of all parts. Parts that do not fit the model are a `CheckpointError`.
         """
         import jax
 
@@ -120,17 +101,8 @@ class JaxState:
     def read(self, directory: str, source: str) -> None:
         """Read the state from a directory of this machine.
 
-        Parameters
-        ----------
-        directory : str
-            The directory.
-        source : str
-            Path of the checkpoint, for errors.
-
-        Raises
-        ------
-        CheckpointError
-            If a file is damaged, or the values do not fit the model.
+        A damaged file, and values that do not fit the model, are a `CheckpointError` with the checkpoint's path,
+        `source`.
         """
         variables = self._variables
         with open_archive(directory, _FILE, source) as archive:

@@ -103,10 +103,7 @@ def _restoring(module: Any, backup: Any) -> Any:
 def _compare(model: Any, *, restored: bool) -> None:
     """Refuse to train models that differ from worker to worker.
 
-    Raises
-    ------
-    SpecError
-        With the workers whose models differ, and the first variable that does.
+    The `SpecError` has the workers whose models differ, and the first variable that does.
     """
     found = combine("model.fit (the training begins)", checksums(state_of(model)), compared)
     if isinstance(found, tuple):
