@@ -31,7 +31,7 @@ def fit_three_times(directory, ctx):
         with strategy.scope():
             base = keras.layers.Dense(64, trainable=not frozen)
             statistics = keras.layers.BatchNormalization(name="normal")
-            model = keras.Sequential([keras.Input((3,)), base, statistics, keras.layers.Dense(1)])
+            model = keras.Sequential([keras.Input((3,)), base, statistics, keras.layers.Dense(1)], f"model_{seed}")
             model.compile("adam", "mse")
         return model
 
@@ -70,7 +70,7 @@ def test_workers_begin_with_one_model_and_average_what_steps_change(spark, tmp_p
         for first, second in zip(mine, theirs, strict=True):
             np.testing.assert_array_equal(first, second)
     for refusal in (one[1], other[1]):
-        assert "the models of worker:0 and worker:1 differ before the first step (in 'sequential_2/normal/gamma')" in (
+        assert "the models of worker:0 and worker:1 differ before the first step (in 'model_3/normal/gamma')" in (
             refusal
         )
     # The mean that differed, and for each epoch the mean and the variance together; neither the frozen weights, nor

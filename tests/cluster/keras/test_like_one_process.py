@@ -100,24 +100,19 @@ def trained(share):
 
 
 def weighted(share):
-    """Yield what is learned with class weights; one process is given the products, as weights of rows."""
+    """Yield what is learned with class weights that the table of Keras has not; one process is given the products."""
     x, y, weights = values()
-    by_class = np.vectorize(_CLASS_WEIGHT.get)(y.astype(int)).astype("f4")
     # Rows that fill up: no batch of the second worker is without them.
     filled = np.where(np.arange(_ROWS) % _BATCH < 11, np.float32(1), np.float32(-0.0))
-    for name, own in {"alone": np.ones(_ROWS, "f4"), "beside weights": weights, "beside padding": filled}.items():
 
-        def learn(own=own):
-            if share.workers > 1:
-                return share.fitted(share.model("adam"), x, y, own, class_weight=_CLASS_WEIGHT)
-            return share.fitted(share.model("adam"), x, y, own * by_class)
+    def beside_padding():
+        model = share.model("adam")
+        if share.workers > 1:
+            return {"weights": share.fitted(model, x, y, filled, class_weight=_CLASS_WEIGHT)["weights"]}
+        by_class = np.vectorize(_CLASS_WEIGHT.get)(y.astype(int)).astype("f4")
+        return {"weights": share.fitted(model, x, y, filled * by_class)["weights"]}
 
-        yield (
-            f"class weights {name}",
-            lambda learn=learn, name=name: {
-                key: value for key, value in learn().items() if key == "weights" or name != "beside padding"
-            },
-        )
+    yield "class weights beside padding", beside_padding
 
     def of_classes(labels, by_row):
         model = share.model("adam", outputs=labels.shape[1])
@@ -127,18 +122,6 @@ def weighted(share):
 
     yield "class weights, one-hot", lambda: of_classes(np.eye(2, dtype="f4")[y.astype(int)], weights)
     yield "class weights, a column", lambda: of_classes(y[:, None], weights)
-
-    def on_batch():
-        model = share.model("adam")
-        for at in range(0, _ROWS, _BATCH):
-            part = share.rows(*(each[at : at + _BATCH] for each in (x, y, weights, by_class)))
-            if share.workers > 1:
-                shown = model.train_on_batch(*part[:3], class_weight=_CLASS_WEIGHT)
-            else:
-                shown = model.train_on_batch(*part[:2], part[2] * part[3])
-        return {"weights": [np.asarray(each.numpy()) for each in model.weights], "shown": len(shown)}
-
-    yield "class weights on a batch", on_batch
 
 
 def compiled(share):
@@ -192,81 +175,13 @@ def compiled(share):
 
     yield "compiled, by way of an own step", lambda: share.fitted(share.model("sgd", kind=Own, jit_compile=True))
 
-    class Foreign(keras.Sequential):
-        """Has steps that XLA would have to compile as a whole."""
 
-        def train_step(self, data):
-            return {"loss": keras.ops.sum(self(data[0]))}
-
-        test_step = train_step
-
-
-def gans(share):
-    """Yield what a model learns that has no ``call`` and a ``train_step`` of its own, as Keras's guide writes a GAN."""
-    import keras
-    import tensorflow as tf
-
-    class GAN(keras.Model):
-        def __init__(self, discriminator, generator):
-            super().__init__()
-            self.discriminator = discriminator
-            self.generator = generator
-            self.d_loss_tracker = keras.metrics.Mean(name="d_loss")
-            self.g_loss_tracker = keras.metrics.Mean(name="g_loss")
-
-        @property
-        def metrics(self):
-            return [self.d_loss_tracker, self.g_loss_tracker]
-
-        def compile(self, d_optimizer, g_optimizer, loss_fn):
-            super().compile()
-            self.d_optimizer = d_optimizer
-            self.g_optimizer = g_optimizer
-            self.loss_fn = loss_fn
-
-        def train_step(self, data):
-            real, noise = data
-            rows = keras.ops.shape(real)[0]
-            generated = self.generator(noise)
-            both = keras.ops.concatenate([generated, real], axis=0)
-            labels = keras.ops.concatenate([keras.ops.ones((rows, 1)), keras.ops.zeros((rows, 1))], axis=0)
-            with tf.GradientTape() as tape:
-                d_loss = self.loss_fn(labels, self.discriminator(both))
-            grads = tape.gradient(d_loss, self.discriminator.trainable_weights)
-            self.d_optimizer.apply_gradients(zip(grads, self.discriminator.trainable_weights, strict=True))
-            with tf.GradientTape() as tape:
-                g_loss = self.loss_fn(keras.ops.zeros((rows, 1)), self.discriminator(self.generator(noise)))
-            grads = tape.gradient(g_loss, self.generator.trainable_weights)
-            self.g_optimizer.apply_gradients(zip(grads, self.generator.trainable_weights, strict=True))
-            self.d_loss_tracker.update_state(d_loss)
-            self.g_loss_tracker.update_state(g_loss)
-            return {"d_loss": self.d_loss_tracker.result(), "g_loss": self.g_loss_tracker.result()}
-
-    def gan(built=True):
-        keras.utils.set_random_seed(1)
-        with share.strategy.scope():
-            first = [keras.Input((3,))] if built else []
-            discriminator = keras.Sequential([*first, keras.layers.Dense(4, "tanh"), keras.layers.Dense(1)])
-            generator = keras.Sequential([*first, keras.layers.Dense(4, "tanh"), keras.layers.Dense(3)])
-            model = GAN(discriminator, generator)
-            loss = keras.losses.BinaryCrossentropy(from_logits=True)
-            model.compile(keras.optimizers.Adam(0.01), keras.optimizers.Adam(0.02), loss)
-        x, *_ = values()
-        noise = np.cos(x * 31)
-        history = model.fit(share.data(x, noise), epochs=2, verbose=0).history
-        return {"weights": [np.asarray(each.numpy()) for each in model.weights], **history}
-
-    yield "a GAN", gan
-    yield "a GAN whose parts are not built", lambda: gan(built=False)
-
-
-GROUPS = trained, weighted, compiled, gans
+GROUPS = trained, weighted, compiled
 ESSENTIAL = (
     "Adam, ema, accumulation and clipnorm",
     "LossScale, not finite",
     "class weights beside padding",
     "compiled",
-    "a GAN",
 )
 
 

@@ -38,9 +38,9 @@ class Several(keras.Model):
 
 
 def small(inputs, *units, activation="tanh"):
-    """Return layers of these sizes, the last one without an activation."""
+    """Return layers of these sizes, the last one without an activation; without `inputs` they are not built."""
     hidden = [Dense(each, activation=activation) for each in units[:-1]]
-    return keras.Sequential([Input((inputs,)), *hidden, Dense(units[-1])])
+    return keras.Sequential([*([Input((inputs,))] if inputs else []), *hidden, Dense(units[-1])])
 
 
 def fit(place: Place, build, data, **options):
@@ -116,8 +116,8 @@ class GAN(Several):
         return self.show(d_loss=d_loss, g_loss=g_loss)
 
 
-def _gan(kind):
-    model = kind(generator=small(2, 3, 4), discriminator=small(4, 3, 1))
+def _gan(kind, inputs=(2, 4)):
+    model = kind(generator=small(inputs[0], 3, 4), discriminator=small(inputs[1], 3, 1))
     model.compile(keras.optimizers.Adam(0.02), small_sgd(), keras.losses.BinaryCrossentropy(from_logits=True))
     return model
 
@@ -125,6 +125,11 @@ def _gan(kind):
 @program("guide_gan")
 def gan(place):
     return fit(place, lambda: _gan(GAN), place.dataset(["x", "code"]))
+
+
+@program("guide_gan_of_parts_that_are_not_built")
+def gan_not_built(place):
+    return fit(place, lambda: _gan(GAN, (None, None)), place.dataset(["x", "code"]))
 
 
 class DCGAN(GAN):
