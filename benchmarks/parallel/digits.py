@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from tensorflowonspark.keras.rounds import RoundSettings, first_shared, outer_step
+from tensorflowonspark.keras.round_state import RoundSettings, first_shared, outer_step
 
 ENOUGH = 0.95  # accuracy on held-out digits
 RATE, BATCH = 0.1, 16

@@ -11,7 +11,7 @@ from tensorflowonspark import transport
 from tensorflowonspark.config import ClusterConfig, ClusterSpec
 from tensorflowonspark.driver.nodes import Node
 from tensorflowonspark.driver.rounds import Rounds
-from tensorflowonspark.keras.rounds import RoundSettings
+from tensorflowonspark.keras.round_state import RoundSettings
 from tensorflowonspark.messages import Member, Returned
 from tensorflowonspark.node.rounds.member import RoundMember
 from tensorflowonspark.node.setup import NodeSetup

@@ -15,9 +15,9 @@ from typing import Any
 import tensorflow as tf
 
 from tensorflowonspark.errors import SpecError
-from tensorflowonspark.keras.collectives import all_sum
 from tensorflowonspark.keras.row_kinds import BY_ROW, TOTALS, Found, Of
 from tensorflowonspark.keras.row_operations import found_in
+from tensorflowonspark.keras.tensorflow_collectives import all_sum
 from tensorflowonspark.keras.worker_step import WorkerStep
 
 _SIZED = {  # the place of the values among the inputs of operations whose other inputs are sizes and places

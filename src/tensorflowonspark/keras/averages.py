@@ -47,7 +47,7 @@ def all_mean(values: Any, rows: Any) -> Any:
         return values
     import tensorflow as tf
 
-    from tensorflowonspark.keras.collectives import all_sum
+    from tensorflowonspark.keras.tensorflow_collectives import all_sum
     from tensorflowonspark.keras.worker_step import current_step
 
     step = current_step()

@@ -10,8 +10,8 @@ from typing import Any
 import tensorflow as tf
 
 from tensorflowonspark.errors import SpecError
-from tensorflowonspark.keras.collectives import all_sum
 from tensorflowonspark.keras.hooks import wrap
+from tensorflowonspark.keras.tensorflow_collectives import all_sum
 from tensorflowonspark.keras.worker_step import current_step
 
 

@@ -22,10 +22,10 @@ import numpy as np
 import tensorflow as tf
 
 from tensorflowonspark.errors import SpecError
-from tensorflowonspark.keras.collectives import assign, broadcast, local_values, reduced
-from tensorflowonspark.keras.exchange import callbacks_in, replaced
+from tensorflowonspark.keras.exchanging_callbacks import callbacks_in, replaced
 from tensorflowonspark.keras.step_begin import StepBegin
 from tensorflowonspark.keras.sublayers import all_sublayers, own_weights
+from tensorflowonspark.keras.tensorflow_collectives import assign, broadcast, local_values, reduced
 from tensorflowonspark.keras.worker_step import is_statistic
 from tensorflowonspark.keras.workers import combine, compared, roles
 

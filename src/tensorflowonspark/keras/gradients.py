@@ -18,10 +18,10 @@ import tensorflow as tf
 
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.keras.all_rows import computed_from, is_own, of_all_rows
-from tensorflowonspark.keras.collectives import all_sum
 from tensorflowonspark.keras.hooks import setting, wrap
 from tensorflowonspark.keras.row_kinds import BY_ROW, FREE, Found, Of, mark, mark_rows
 from tensorflowonspark.keras.row_operations import found_in
+from tensorflowonspark.keras.tensorflow_collectives import all_sum
 from tensorflowonspark.keras.worker_step import WorkerStep, current_step
 
 _whole = ContextVar("gradients are those of each row by itself", default=False)

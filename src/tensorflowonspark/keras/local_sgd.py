@@ -1,7 +1,7 @@
 """Callbacks that train a model on each worker alone and make the models one in rounds: local SGD and DiLoCo.
 
 Between rounds no worker waits for another one, so the network carries a model every hundred steps in place of a
-gradient at each. The rounds themselves are in `rounds` (the outer optimizer) and `node.rounds` (the exchange).
+gradient at each. The rounds themselves are in `round_state` (the outer optimizer) and `node.rounds` (the exchange).
 """
 
 import logging
@@ -11,7 +11,7 @@ import keras
 import numpy as np
 
 from tensorflowonspark.errors import ClusterError, SpecError
-from tensorflowonspark.keras.rounds import (
+from tensorflowonspark.keras.round_state import (
     RoundSettings,
     RoundWorkers,
     Shared,
@@ -31,7 +31,7 @@ Compression = Literal["float16", "float32"]
 class _Averaging(keras.callbacks.Callback):
     """Takes part in a round when ``fit`` begins, after every so many steps, before validation, and at the end."""
 
-    exchanges_weights = True  # so that ``fit`` on several workers needs no other exchange (`exchange`)
+    exchanges_weights = True  # so that ``fit`` on several workers needs no other exchange (`exchanging_callbacks`)
 
     def __init__(
         self,

@@ -13,12 +13,12 @@ from typing import Any, cast
 
 import tensorflow as tf
 
-from tensorflowonspark.keras.collectives import all_sum
 from tensorflowonspark.keras.gradients import contribution
 from tensorflowonspark.keras.hooks import setting, wrap
 from tensorflowonspark.keras.metrics import have_rows, real_rows, update_on
 from tensorflowonspark.keras.row_kinds import mark_own_state
 from tensorflowonspark.keras.saving import outside_scope
+from tensorflowonspark.keras.tensorflow_collectives import all_sum
 from tensorflowonspark.keras.worker_step import WorkerStep, current_step, is_building
 from tensorflowonspark.keras.workers import has_several_workers
 

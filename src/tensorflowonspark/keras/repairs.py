@@ -54,8 +54,8 @@ REPAIRS = (  # in order: functions are replaced before they are wrapped
             "Model.get_metrics_result", "Variable._deferred_initialize"),
     _repair("losses:know_losses", "keras", LOSSES, "Layer.add_loss", "Loss.__call__", "Model.compute_loss",
             "Optimizer.scale_loss", "optimizers.LossScaleOptimizer.scale_loss"),
-    _repair("layers:know_rows", "keras", LAYERS, "Layer.__call__"),
-    _repair("layers:keep_of_all", "keras", LAYERS, "Variable.assign"),
+    _repair("layer_rows:know_rows", "keras", LAYERS, "Layer.__call__"),
+    _repair("layer_rows:keep_of_all", "keras", LAYERS, "Variable.assign"),
     _repair("steps:take_steps", "keras", PADDING, *_STEPS, "Model()._losses_override"),
     _repair("gradients:sum_gradients", "tensorflow", LOSSES,
             *(f"GradientTape.{name}" for name in ("gradient", "jacobian", "batch_jacobian"))),
@@ -86,7 +86,7 @@ REPAIRS = (  # in order: functions are replaced before they are wrapped
     _repair("saving:export_for_inference", "tf_keras", EXPORT, "export.ExportArchive.add_endpoint", required=False),
     _repair("startup:prepare_strategies", "tensorflow", STRATEGY, *(f"{each}.__init__" for each in STRATEGY_CLASSES),
             "distribute.MultiWorkerMirroredStrategy._collective_key_base", required=False),
-    _repair("functions:make_functions", "keras", FIT,
+    _repair("step_functions:make_functions", "keras", FIT,
             "Model.make_train_function", "Model.make_test_function", "Model.make_predict_function",
             "Model._maybe_symbolic_build"),
     _repair("fitting:wrap_fit", "keras", FIT, "Model.fit", "Model.evaluate", *GOES_ON.names),
@@ -105,7 +105,7 @@ REPAIRS = (  # in order: functions are replaced before they are wrapped
     _repair("shards:distribute_shards_whole", "tensorflow", SHARES,
             "distribute.Strategy.experimental_distribute_dataset"),
     _repair("shards:leave_devices_untuned", "tensorflow", PASSES, "data.Dataset.prefetch", required=False),
-    _repair("collectives:keep_options", "tensorflow", "the options of a strategy's reductions",
+    _repair("tensorflow_collectives:keep_options", "tensorflow", "the options of a strategy's reductions",
             "distribute.ReplicaContext.all_reduce", required=False),
     _repair("provenance:track_datasets", "tensorflow", SHARES,
             *(f"data.Dataset.{name}" for name in ("__init__", "__iter__", "_inputs", "_functions")),
@@ -115,8 +115,8 @@ REPAIRS = (  # in order: functions are replaced before they are wrapped
     _repair("provenance:track_adapters", f"{_ADAPTERS}.py_dataset_adapter", SHARES,
             "PyDatasetAdapter.__init__", "PyDatasetAdapter.get_tf_dataset"),
     _repair("provenance:track_adapters", "tf_keras.src.engine.data_adapter", SHARES, "GeneratorDataAdapter.__init__"),
-    _repair("adapting:wrap_layers", "keras", ADAPT, *ADAPTS),
-    _repair("adapting:wrap_base_layer", "tf_keras.src.engine.base_preprocessing_layer", ADAPT,
+    _repair("adapting_together:wrap_layers", "keras", ADAPT, *ADAPTS),
+    _repair("adapting_together:wrap_base_layer", "tf_keras.src.engine.base_preprocessing_layer", ADAPT,
             "PreprocessingLayer.adapt"),
     _repair("metric_sums:skip_padding", "keras.src.trainers.compile_utils", PADDING, "CompileMetrics.update_state"),
     _repair("tf_keras:skip_padding", "tf_keras.src.engine.compile_utils", PADDING,
@@ -127,29 +127,29 @@ REPAIRS = (  # in order: functions are replaced before they are wrapped
 )  # fmt: skip
 _ON_ALL_BACKENDS = tuple(repair for repair in REPAIRS if repair.library == "keras" and repair.function in (
     "row_weights:spread_weights", "saving:export_for_inference", "pass_steps:show_known_steps",
-    "training_events:follow_fit", "adapting:wrap_layers", "shared_paths:save_whole",
+    "training_events:follow_fit", "adapting_together:wrap_layers", "shared_paths:save_whole",
 ))  # fmt: skip
 _ON_JAX = "keras.src.backend.jax"
 JAX_REPAIRS = (  # in place of those of Keras 3 above, if it has another backend
-    _repair("jax.cluster:leave_gpus_to_jax", "tensorflow", JAX, "config.set_visible_devices"),
-    _repair("jax.cluster:share_seed", "keras.src.random.seed_generator", JAX, "make_default_seed"),
-    _repair("jax.placement:place_without_exchange", f"{_ON_JAX}.distribution_lib", JAX, "distribute_tensor",
+    _repair("jax.jax_processes:leave_gpus_to_jax", "tensorflow", JAX, "config.set_visible_devices"),
+    _repair("jax.jax_processes:share_seed", "keras.src.random.seed_generator", JAX, "make_default_seed"),
+    _repair("jax.value_placement:place_without_exchange", f"{_ON_JAX}.distribution_lib", JAX, "distribute_tensor",
             "distribute_data_input"),
     _repair("pass_steps:begin_within_epochs", f"{_ON_JAX}.trainer", JAX, "JAXEpochIterator._enumerate_iterator"),
-    _repair("jax.data:adapt_data", _ADAPTERS, JAX, "get_data_adapter"),
+    _repair("jax.data_adapters:adapt_data", _ADAPTERS, JAX, "get_data_adapter"),
     # These names are public: an older Keras lacks the first.
-    _repair("jax.cluster:distribute_by_default", "keras", JAX, "distribution.DataParallel.num_model_replicas",
+    _repair("jax.jax_processes:distribute_by_default", "keras", JAX, "distribution.DataParallel.num_model_replicas",
             "distribution.set_distribution", "Variable.__init__"),
-    _repair("jax.training:repair_models", "keras", JAX, *(f"Model.{name}" for name in (*_RUNS, "__call__")), *_STEPS,
-            "StatelessScope", "tree.map_structure",
+    _repair("jax.model_methods:repair_models", "keras", JAX, *(f"Model.{name}" for name in (*_RUNS, "__call__")),
+            *_STEPS, "StatelessScope", "tree.map_structure",
             *(f"callbacks.CallbackList.on_{name}" for name in (
                 "epoch_begin", "train_batch_begin", "test_batch_begin", "train_batch_end", "test_batch_end",
                 "epoch_end", "train_end"))),
-    _repair("jax.saving:save_alone", "keras", SAVING, *SAVES, "Model.export"),
+    _repair("jax.saving_alone:save_alone", "keras", SAVING, *SAVES, "Model.export"),
     *_ON_ALL_BACKENDS,
 )  # fmt: skip
 TORCH_REPAIRS = (
-    _repair("exchange:refuse_torch", "keras", "fit with torch", "Model.fit"),
+    _repair("exchanging_callbacks:refuse_torch", "keras", "fit with torch", "Model.fit"),
     *_ON_ALL_BACKENDS,
 )
 OF_BACKENDS = {"tensorflow": REPAIRS, "jax": JAX_REPAIRS, "torch": TORCH_REPAIRS}

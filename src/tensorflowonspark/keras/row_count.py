@@ -10,8 +10,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tensorflowonspark.keras.collectives import local_values
 from tensorflowonspark.keras.feed_tracking import DataPath, row_counts
+from tensorflowonspark.keras.tensorflow_collectives import local_values
 from tensorflowonspark.keras.workers import roles
 
 _HINTS = {

@@ -170,7 +170,7 @@ def _all_equal(strategy: Any, dataset: Any) -> bool:
     """Return whether the datasets of all workers, which distribute theirs now, have equally many batches."""
     import tensorflow as tf
 
-    from tensorflowonspark.keras.collectives import reduced
+    from tensorflowonspark.keras.tensorflow_collectives import reduced
 
     if not tf.executing_eagerly():
         return False

@@ -19,11 +19,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from tensorflowonspark.keras.collectives import all_sum
 from tensorflowonspark.keras.hooks import place_of, setting, wrap
 from tensorflowonspark.keras.metrics import have_weight, real_rows
 from tensorflowonspark.keras.row_kinds import Found, Of, mark
 from tensorflowonspark.keras.row_operations import is_set_from_rows
+from tensorflowonspark.keras.tensorflow_collectives import all_sum
 
 _WEIGHT = "sample_weight"
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from tensorflowonspark.columns import Ragged
 from tensorflowonspark.keras.hooks import keep_sources, keras_backend
-from tensorflowonspark.keras.jax.saving import inference_function
+from tensorflowonspark.keras.jax.saving_alone import inference_function
 from tensorflowonspark.keras.saving import inference_call
 from tensorflowonspark.ml.inputs import held, plain_refusals, to_inputs
 from tensorflowonspark.ml.model_bundle import ModelBundle

@@ -12,7 +12,7 @@ import numpy as np
 
 from tensorflowonspark.errors import FeedError, SpecError
 from tensorflowonspark.keras.hooks import keras_backend
-from tensorflowonspark.keras.jax.saving import inference_function, whole_model
+from tensorflowonspark.keras.jax.saving_alone import inference_function, whole_model
 from tensorflowonspark.keras.preprocessing import family_of
 from tensorflowonspark.ml.checks import LabelCheck, check_features, checked_labels, forms_of_tensors, label_checks
 from tensorflowonspark.ml.code import Code

@@ -12,7 +12,7 @@ from tensorflowonspark.declarations import keywords_of
 from tensorflowonspark.driver.feed.data import FeedSettings
 from tensorflowonspark.driver.feed.job import Start
 from tensorflowonspark.errors import OF_PEERS, SpecError, did_you_mean
-from tensorflowonspark.keras.jax.cluster import ALONE
+from tensorflowonspark.keras.jax.jax_processes import ALONE
 from tensorflowonspark.ml.params import ModelParams, ModelSettings, as_mapping, defaults_of, has_params, positive
 from tensorflowonspark.ml.serialization import is_model, library_of
 from tensorflowonspark.restart_policy import RestartPolicy

@@ -8,7 +8,7 @@ from tensorflowonspark.declarations import takes
 from tensorflowonspark.errors import FeedError
 from tensorflowonspark.keras import workers
 from tensorflowonspark.keras.feed_tracking import row_counts, state_pass
-from tensorflowonspark.keras.jax.cluster import equal_batches
+from tensorflowonspark.keras.jax.jax_processes import equal_batches
 from tensorflowonspark.keras.provenance import report_read
 from tensorflowonspark.keras.shards import of_feed
 from tensorflowonspark.node.driver_link import Link

@@ -24,8 +24,8 @@ from tensorflowonspark import storage
 from tensorflowonspark.bytecode import bytecode_problem
 from tensorflowonspark.config import ClusterSpec, Job, tf_config
 from tensorflowonspark.errors import FailureKind, did_you_mean, error_text
-from tensorflowonspark.keras import hooks, rounds, training_events, workers
-from tensorflowonspark.keras.jax import cluster as jax_cluster
+from tensorflowonspark.keras import hooks, round_state, training_events, workers
+from tensorflowonspark.keras.jax import jax_processes
 from tensorflowonspark.messages import (
     Failed,
     FrameworkImported,
@@ -102,18 +102,18 @@ def run_node(pipe: Connection) -> None:
     configure_tensorflow(members, setup)
     if setup.role in setup.spec.fed and len(setup.spec.fed) > 1:
         workers.connect(NodeCollectives(setup, link))
-        rounds.connect(RoundMember(setup, link))
+        round_state.connect(RoundMember(setup, link))
         by_role = {member.role: member for member in members}
         fed = [by_role[role] for role in setup.spec.fed]
         _report_backend(link)
-        jax_cluster.connect(
+        jax_processes.connect(
             [member.address for member in fed],
             setup.spec.fed.index(setup.role),
             replaced=setup.config.restarts_nodes,
             gpus=[(str(member.role), member.host, member.gpus) for member in fed],
         )
     else:
-        rounds.connect(None)
+        round_state.connect(None)
     framework = "keras" if hooks.keras_backend() == "jax" else "tensorflow"
     if framework not in sys.modules:
         begun = time.process_time()

@@ -13,7 +13,7 @@ from tests.support.local_cluster import local_cluster
 
 def train(args, ctx):
     """Add ones to the weights in each round; return what is shared at the end, and the attempt."""
-    from tensorflowonspark.keras.rounds import RoundSettings, connected
+    from tensorflowonspark.keras.round_state import RoundSettings, connected
 
     given = RoundSettings(((1000,),), 1000, 1.0, 0.0, True, args.get("min_workers", 1), args.get("timeout", 60.0))
     workers = connected()

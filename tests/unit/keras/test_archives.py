@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from tensorflowonspark.errors import CheckpointError
 from tensorflowonspark.keras.callback_state import CallbackStates
-from tensorflowonspark.keras.embedding.optimizers import row_optimizer
-from tensorflowonspark.keras.embedding.parts import read_parts, written_parts
+from tensorflowonspark.keras.embedding.row_optimizers import row_optimizer
 from tensorflowonspark.keras.embedding.table import Table
-from tensorflowonspark.keras.jax.state import JaxState
+from tensorflowonspark.keras.embedding.table_parts import read_parts, written_parts
+from tensorflowonspark.keras.jax.training_state import JaxState
 
 
 class Value:

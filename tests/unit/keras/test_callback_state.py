@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tensorflowonspark.errors import SpecError
-from tensorflowonspark.keras import callback_state, resuming
+from tensorflowonspark.keras import callback_state, resuming_callback
 from tensorflowonspark.node.checkpoint.checkpoints import Checkpoints
 
 VAL_LOSSES = [5.0, 3.0, 4.0, 4.0, 4.0, 2.0, 6.0, 6.0, 6.0, 6.0, 6.0, 6.0]  # the sixth is the best
@@ -16,7 +16,7 @@ VAL_LOSSES = [5.0, 3.0, 4.0, 4.0, 4.0, 2.0, 6.0, 6.0, 6.0, 6.0, 6.0, 6.0]  # the
 def keras(request, monkeypatch):
     """Return Keras 3 or tf_keras, of which the checkpoint's callback is then."""
     keras = pytest.importorskip(request.param)
-    monkeypatch.setattr(resuming, "callbacks_module", lambda: keras.callbacks)
+    monkeypatch.setattr(resuming_callback, "callbacks_module", lambda: keras.callbacks)
     return keras
 
 

@@ -10,9 +10,9 @@ import pytest
 import tensorflow as tf
 
 import tensorflowonspark as tfos
-from tensorflowonspark.keras.embedding.optimizers import row_optimizer
-from tensorflowonspark.keras.embedding.parts import read_parts, written_parts
+from tensorflowonspark.keras.embedding.row_optimizers import row_optimizer
 from tensorflowonspark.keras.embedding.table import Table, initial_rows
+from tensorflowonspark.keras.embedding.table_parts import read_parts, written_parts
 from tensorflowonspark.node.checkpoint.export import export
 
 RNG = np.random.default_rng(5)

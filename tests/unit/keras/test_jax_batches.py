@@ -9,10 +9,11 @@ import pytest
 from keras import tree
 
 from tensorflowonspark.errors import CheckpointError, SpecError
-from tensorflowonspark.keras import exchange
+from tensorflowonspark.keras import exchanging_callbacks
 from tensorflowonspark.keras.feed_tracking import row_counts
-from tensorflowonspark.keras.jax import batches, cluster, state
-from tensorflowonspark.keras.jax.batches import (
+from tensorflowonspark.keras.jax import equal_batches, jax_processes, training_state
+from tensorflowonspark.keras.jax.data_adapters import BatchAdapter, stacked, weighted
+from tensorflowonspark.keras.jax.equal_batches import (
     ENDLESS,
     UNCOUNTED,
     Padding,
@@ -23,8 +24,7 @@ from tensorflowonspark.keras.jax.batches import (
     marked,
     shortened,
 )
-from tensorflowonspark.keras.jax.cluster import JaxCluster
-from tensorflowonspark.keras.jax.data import BatchAdapter, stacked, weighted
+from tensorflowonspark.keras.jax.jax_processes import JaxCluster
 from tensorflowonspark.keras.jax.short import Short
 from tensorflowonspark.node.feed.plan import plan_epoch
 
@@ -33,7 +33,7 @@ SHAPES = (((3,), "float32"),)
 
 def agree(own, *others, group=1):
     """Agree with workers that are all in this process."""
-    with mock.patch.object(batches, "combine", lambda call, value: [value, *others]):
+    with mock.patch.object(equal_batches, "combine", lambda call, value: [value, *others]):
         return agreed("fit", own, group)
 
 
@@ -115,7 +115,7 @@ def two_workers(monkeypatch):
     """Have another worker beside this one; return a function that sets what it exchanges in each block."""
     pytest.importorskip("jax")
     for name, value in {"_for_devices": lambda rows: rows, "_group": lambda: 1, "_parts": lambda: 2}.items():
-        monkeypatch.setattr(batches, name, value)
+        monkeypatch.setattr(equal_batches, name, value)
 
     def other(first, *blocks):
         answers = iter([first, *blocks])
@@ -123,10 +123,10 @@ def two_workers(monkeypatch):
         def combine(_, own):
             answer = next(answers)
             if isinstance(own, WorkerPass):
-                return [own, batches.replace(own, rows=answer[0], real=answer[1])]
+                return [own, equal_batches.replace(own, rows=answer[0], real=answer[1])]
             return [own, own if answer is None else answer]
 
-        monkeypatch.setattr(batches, "combine", combine)
+        monkeypatch.setattr(equal_batches, "combine", combine)
 
     return other
 
@@ -180,8 +180,8 @@ def test_batches_of_which_a_program_drops_rows_have_the_size_of_the_feed(two_wor
 
 def test_large_batches_are_exchanged_one_by_one():
     pytest.importorskip("jax")
-    assert batches._most(SHAPES, 8) == 16
-    assert batches._most((((224, 224, 3), "float32"),), 64) == 1
+    assert equal_batches._most(SHAPES, 8) == 16
+    assert equal_batches._most((((224, 224, 3), "float32"),), 64) == 1
 
 
 def test_class_weights_multiply_the_weights_of_rows():
@@ -224,12 +224,14 @@ def test_a_variable_is_put_together_from_the_parts_that_its_place_overlaps():
         read.append(name)
         return values[places[name]].tobytes()
 
-    own = state._assembled(Variable(values), places, contents, (slice(2, 5), slice(0, 2)))
+    own = training_state._assembled(Variable(values), places, contents, (slice(2, 5), slice(0, 2)))
     np.testing.assert_array_equal(own, values[2:5, 0:2])
     assert read == ["a", "b"]
-    np.testing.assert_array_equal(state._assembled(Variable(values), places, contents, (slice(None),) * 2), values)
+    np.testing.assert_array_equal(
+        training_state._assembled(Variable(values), places, contents, (slice(None),) * 2), values
+    )
     with pytest.raises(CheckpointError, match=r"12 numbers of kernel, whose shape is \(6, 4\)"):
-        state._check_whole(Variable(values), [places["a"]])
+        training_state._check_whole(Variable(values), [places["a"]])
 
 
 def test_a_jax_program_is_refused_where_lost_nodes_are_started_again_alone():
@@ -238,7 +240,7 @@ def test_a_jax_program_is_refused_where_lost_nodes_are_started_again_alone():
 
 
 def test_two_workers_on_one_gpu_are_refused_by_name():
-    shared = cluster.shared_gpu([("worker:0", "h1", ("0",)), ("worker:1", "h1", ("0",))])
+    shared = jax_processes.shared_gpu([("worker:0", "h1", ("0",)), ("worker:1", "h1", ("0",))])
     with pytest.raises(SpecError, match="worker:0 and worker:1 on h1 share the GPU 0, and NCCL"):
         JaxCluster(["a:1", "b:1"], 0, shared_gpu=shared).start(None)
 
@@ -254,7 +256,7 @@ def keras_on_torch(version):
     keras.__version__ = version
     keras.config = SimpleNamespace(backend=lambda: "torch")
     keras.Model = type("Model", (Torch,), {"fit": Torch.fit})
-    exchange.refuse_torch(keras)
+    exchanging_callbacks.refuse_torch(keras)
     return keras.Model()
 
 

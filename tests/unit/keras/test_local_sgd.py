@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from tensorflowonspark.errors import ClusterError, SpecError
-from tensorflowonspark.keras import DiLoCo, LocalSGD, rounds
+from tensorflowonspark.keras import DiLoCo, LocalSGD, round_state
 from tests.support.programs import small_model
 
 
@@ -30,19 +30,19 @@ class Others:
     def join(self, settings, weights):
         self.settings = settings
         self.calls.append("join")
-        return rounds.first_shared(settings, weights, 0), False
+        return round_state.first_shared(settings, weights, 0), False
 
     def average(self, weights, steps, last):
         self.calls.append((steps, last))
-        shared = rounds.first_shared(self.settings, weights, len(self.calls))
+        shared = round_state.first_shared(self.settings, weights, len(self.calls))
         return shared, last or len(self.calls) == self._ends_at
 
 
 @pytest.fixture
 def connect(monkeypatch):
     """Connects this process with other workers, as a node does, until the end of the test."""
-    monkeypatch.setattr(rounds, "_connection", rounds._Connection())
-    return rounds.connect
+    monkeypatch.setattr(round_state, "_connection", round_state._Connection())
+    return round_state.connect
 
 
 @pytest.fixture
@@ -143,11 +143,11 @@ def test_a_weight_that_is_not_finite_is_named(rows):
 
 def test_a_round_without_a_step_before_it_moves_no_weight():
     """A round before a validation may follow one that was due by its steps."""
-    settings = rounds.RoundSettings(((2,), (1,)), 2, 0.7, 0.9, half=False, min_workers=1, timeout=60.0)
-    shared = rounds.outer_step(
-        settings, rounds.first_shared(settings, np.zeros(3, np.float32), 0), np.ones(3, np.float32), 1
+    settings = round_state.RoundSettings(((2,), (1,)), 2, 0.7, 0.9, half=False, min_workers=1, timeout=60.0)
+    shared = round_state.outer_step(
+        settings, round_state.first_shared(settings, np.zeros(3, np.float32), 0), np.ones(3, np.float32), 1
     )
-    again = rounds.outer_step(settings, shared, np.zeros(3, np.float32), 2)
+    again = round_state.outer_step(settings, shared, np.zeros(3, np.float32), 2)
     assert again.version == 2
     np.testing.assert_array_equal(again.weights, shared.weights)
     np.testing.assert_array_equal(again.momentum, shared.momentum)

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 import tensorflowonspark as tfos
 from tensorflowonspark.errors import SpecError
-from tensorflowonspark.keras import collectives
+from tensorflowonspark.keras import tensorflow_collectives
 from tensorflowonspark.keras.devices import node_devices
 
 
@@ -62,7 +62,9 @@ def test_replicas_reduce_with_the_options_of_their_strategy():
         def all_reduce(self, reduce_op, value, options=None):
             used.append((options.bytes_per_pack, options.timeout_seconds, options.implementation.value))
 
-    collectives.keep_options(SimpleNamespace(distribute=SimpleNamespace(ReplicaContext=Replica), __name__="tensorflow"))
+    tensorflow_collectives.keep_options(
+        SimpleNamespace(distribute=SimpleNamespace(ReplicaContext=Replica), __name__="tensorflow")
+    )
     Replica().all_reduce("SUM", [])
     Replica().all_reduce("SUM", [], tf.distribute.experimental.CommunicationOptions())
     Replica().all_reduce("SUM", [], options=tf.distribute.experimental.CommunicationOptions(5, None, "RING"))

@@ -13,7 +13,7 @@ import keras
 import pytest
 
 from tensorflowonspark.errors import RequirementError
-from tensorflowonspark.keras import private_names, resuming
+from tensorflowonspark.keras import private_names, resuming_callback
 from tensorflowonspark.keras.hooks import wrap
 from tensorflowonspark.keras.private_names import Repair
 from tensorflowonspark.keras.repairs import JAX_REPAIRS, REPAIRS, all_problems
@@ -196,8 +196,8 @@ def test_a_missing_module_is_named(monkeypatch, caplog):
 def test_a_training_goes_on_at_its_epoch_or_says_why_it_can_not(monkeypatch):
     keras = pytest.importorskip("keras")
     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
-    resuming._begin_at(model, 3, 0)
+    resuming_callback._begin_at(model, 3, 0)
     assert model._initial_epoch == 3
     monkeypatch.setattr(private_names, "_has", lambda *_: False)
     with pytest.raises(RequirementError, match=r"has no keras\.Model\(\)\._initial_epoch: a training that goes on"):
-        resuming._begin_at(model, 3, 0)
+        resuming_callback._begin_at(model, 3, 0)

@@ -2,13 +2,13 @@
 
 - `layer`: the Keras layer.
 - `ids`: ids as the layer takes them, and their combination.
-- `exchange`: ids and rows from worker to worker, by all-to-all.
+- `row_exchange`: ids and rows from worker to worker, by all-to-all.
 - `lookup`: one step of the layer: rows forwards, gradients backwards.
 - `table`: one worker's rows, their initial values, and the slots of the optimizer beside them.
-- `optimizers`: sparse SGD, Adagrad and lazy Adam.
+- `row_optimizers`: sparse SGD, Adagrad and lazy Adam.
 - `prediction`: ``predict``, in which all workers take part.
-- `parts`: the rows as parts of a checkpoint, and those of another number of workers.
-- `export`: models for serving, written block by block.
+- `table_parts`: the rows as parts of a checkpoint, and those of another number of workers.
+- `table_export`: models for serving, written block by block.
 """
 
 from tensorflowonspark.keras.embedding.layer import ShardedEmbedding

@@ -11,13 +11,13 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from tensorflowonspark.errors import SpecError
-from tensorflowonspark.keras.embedding.exchange import RowExchange, cpu, join
 from tensorflowonspark.keras.embedding.ids import COMBINERS, checked, combined, hashed
 from tensorflowonspark.keras.embedding.lookup import Lookup
-from tensorflowonspark.keras.embedding.optimizers import row_optimizer
-from tensorflowonspark.keras.embedding.parts import read_parts, written_parts
 from tensorflowonspark.keras.embedding.prediction import is_predicting_together
+from tensorflowonspark.keras.embedding.row_exchange import RowExchange, cpu, join
+from tensorflowonspark.keras.embedding.row_optimizers import row_optimizer
 from tensorflowonspark.keras.embedding.table import Initializer, Table, initial_rows
+from tensorflowonspark.keras.embedding.table_parts import read_parts, written_parts
 from tensorflowonspark.keras.saving import outside_scope
 from tensorflowonspark.keras.shards import is_predicting
 

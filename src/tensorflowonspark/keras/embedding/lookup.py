@@ -14,7 +14,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tensorflowonspark.keras.embedding.exchange import RowExchange, cpu
+from tensorflowonspark.keras.embedding.row_exchange import RowExchange, cpu
 from tensorflowonspark.keras.embedding.table import Table
 from tensorflowonspark.keras.hooks import wrap
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tensorflowonspark.keras.embedding.exchange import RowExchange
+from tensorflowonspark.keras.embedding.row_exchange import RowExchange
 from tensorflowonspark.keras.sublayers import all_sublayers
 
 # How many calls of `predict` run on all workers together. A context variable would not reach the replicas of a

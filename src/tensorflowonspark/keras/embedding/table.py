@@ -12,7 +12,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from tensorflowonspark.errors import SpecError
-from tensorflowonspark.keras.embedding.optimizers import RowOptimizer
+from tensorflowonspark.keras.embedding.row_optimizers import RowOptimizer
 
 Initializer = str | Callable[[npt.NDArray[np.int64]], Any]
 _BLOCK_BYTES = 16 << 20

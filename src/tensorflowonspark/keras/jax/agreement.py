@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 
 from tensorflowonspark.errors import SpecError
-from tensorflowonspark.keras.exchange import callbacks_in
+from tensorflowonspark.keras.exchanging_callbacks import callbacks_in
 from tensorflowonspark.keras.hooks import setting, wrap
-from tensorflowonspark.keras.jax.placement import is_sharded, local_array
+from tensorflowonspark.keras.jax.value_placement import is_sharded, local_array
 from tensorflowonspark.keras.workers import combine, compared
 
 _GOES_ON, _STOPS = 0, 1  # what a worker does after a step; further numbers are calls of `_CALLS`

@@ -6,7 +6,7 @@ shapes are known, this is done before, by calls that Keras documents, so that no
 
 from typing import Any
 
-from tensorflowonspark.keras.jax.data import is_dataset, reads_feed
+from tensorflowonspark.keras.jax.data_adapters import is_dataset, reads_feed
 
 _BUILT = "_tensorflowonspark_built"  # an attribute of models
 

@@ -371,7 +371,7 @@ class Checkpoints:
         >>> checkpoint.latest().epoch
         2
         """
-        from tensorflowonspark.keras.resuming import resuming
+        from tensorflowonspark.keras.resuming_callback import resuming
 
         if every is not None and every < 1:
             raise SpecError(f"every={every}: expected a number of steps, or None for epochs alone")

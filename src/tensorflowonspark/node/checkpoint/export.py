@@ -10,7 +10,7 @@ from typing import Any
 
 from tensorflowonspark import storage
 from tensorflowonspark.keras.hooks import keras_backend
-from tensorflowonspark.keras.jax.saving import whole_model
+from tensorflowonspark.keras.jax.saving_alone import whole_model
 
 
 def is_of(package: str, model: Any) -> bool:
@@ -39,7 +39,7 @@ def export(
     An existing file or directory is replaced. `write` gets a local path, whose last part is that of `path`.
     """
     if divided := divided_layers(model):
-        from tensorflowonspark.keras.embedding.export import send_rows, write_model
+        from tensorflowonspark.keras.embedding.table_export import send_rows, write_model
 
         if is_chief:
             storage.publish(path, lambda local: write_model(model, divided, local, write), scratch)
@@ -60,6 +60,6 @@ def divided_layers(model: Any) -> list[Any]:
     """Return the layers of a model whose tables are divided among the workers, if the program has any."""
     if "tensorflowonspark.keras.embedding" not in sys.modules or not is_of("keras", model):
         return []
-    from tensorflowonspark.keras.embedding.export import sharded_layers
+    from tensorflowonspark.keras.embedding.table_export import sharded_layers
 
     return sharded_layers(model)

@@ -9,7 +9,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from tensorflowonspark.errors import CheckpointError
-from tensorflowonspark.keras.jax.state import JaxState, is_state
+from tensorflowonspark.keras.jax.training_state import JaxState, is_state
 from tensorflowonspark.keras.workers import combine
 from tensorflowonspark.node.checkpoint.state import is_shared
 from tensorflowonspark.node.checkpoint.store import CheckpointStore, SavedCheckpoint

@@ -3,8 +3,8 @@
 from typing import TYPE_CHECKING, Any
 
 from tensorflowonspark.errors import CheckpointError
-from tensorflowonspark.keras.jax.cluster import current
-from tensorflowonspark.keras.jax.state import JaxState, is_state
+from tensorflowonspark.keras.jax.jax_processes import current
+from tensorflowonspark.keras.jax.training_state import JaxState, is_state
 
 if TYPE_CHECKING:
     import tensorflow as tf

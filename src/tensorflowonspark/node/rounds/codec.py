@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from tensorflowonspark.keras.rounds import Vector
+from tensorflowonspark.keras.round_state import Vector
 
 BLOCK = 1024  # values that share an exponent
 PIECE = 1 << 19  # values of one message: a multiple of the block

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from tensorflowonspark import transport
 from tensorflowonspark.errors import ClusterError
-from tensorflowonspark.keras.rounds import Vector
+from tensorflowonspark.keras.round_state import Vector
 from tensorflowonspark.messages import Peer, RoundBroken, RoundExchanged, RoundPlan
 from tensorflowonspark.node.rounds.codec import decode, encode, pieces
 

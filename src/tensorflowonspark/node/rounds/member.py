@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from tensorflowonspark import transport
 from tensorflowonspark.errors import ClusterError
-from tensorflowonspark.keras.rounds import (
+from tensorflowonspark.keras.round_state import (
     NOTHING_SHARED,
     RoundSettings,
     Shared,

@@ -16,7 +16,7 @@ from tensorflowonspark.keras.hooks import keras_backend, repairing_modules
 # Modules of a node, by the backend of Keras. That of the data sets imports TensorFlow, which imports Keras; a program
 # on JAX may do without TensorFlow, and imports it by itself.
 _MODULES = {
-    "tensorflow": ("tensorflowonspark.node.feed.dataset", "tensorflowonspark.keras.resuming"),
+    "tensorflow": ("tensorflowonspark.node.feed.dataset", "tensorflowonspark.keras.resuming_callback"),
     "jax": ("keras",),
 }
 _RUNTIMES = ("jax", "torch")  # of Keras's backends beside TensorFlow

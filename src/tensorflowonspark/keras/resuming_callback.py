@@ -11,7 +11,7 @@ from typing import Any
 from tensorflowonspark.errors import RequirementError
 from tensorflowonspark.keras.callback_state import CallbackStates, has_stopped
 from tensorflowonspark.keras.hooks import callbacks_module, keras_backend, wrap
-from tensorflowonspark.keras.jax.state import JaxState
+from tensorflowonspark.keras.jax.training_state import JaxState
 from tensorflowonspark.keras.pass_steps import skip_steps
 from tensorflowonspark.keras.private_names import problems_of
 from tensorflowonspark.keras.repairs import GOES_ON

@@ -2,7 +2,7 @@
 
 JAX places a value on the devices of several processes only after all of them have compared theirs, in a collective for
 each value. A process that does so alone, as the chief when it saves, waits for ever. Here each process places its part;
-`training` compares the models of all workers once, when a training begins.
+`model_methods` compares the models of all workers once, when a training begins.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from tensorflowonspark.keras.hooks import setting, wrap
-from tensorflowonspark.keras.jax.cluster import undistributed
+from tensorflowonspark.keras.jax.jax_processes import undistributed
 from tensorflowonspark.keras.jax.short import Short
 
 _is_alone: ContextVar[bool] = ContextVar("is_alone", default=False)  # in `on_this_process`

@@ -13,15 +13,15 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from tensorflowonspark.errors import SpecError
-from tensorflowonspark.keras.exchange import callbacks_in, exchanges_weights, replaced
+from tensorflowonspark.keras.exchanging_callbacks import callbacks_in, exchanges_weights, replaced
 from tensorflowonspark.keras.hooks import is_own, wrap
 from tensorflowonspark.keras.jax.agreement import agreeing, announce, checksums, meet_others, state_of
-from tensorflowonspark.keras.jax.batches import batch_of_all, reads_data_for
 from tensorflowonspark.keras.jax.building import build_without_data
-from tensorflowonspark.keras.jax.cluster import ALONE, JaxCluster, current, trains_together
-from tensorflowonspark.keras.jax.data import weighted
-from tensorflowonspark.keras.jax.placement import is_sharded, on_this_process, whole_values
+from tensorflowonspark.keras.jax.data_adapters import weighted
+from tensorflowonspark.keras.jax.equal_batches import batch_of_all, reads_data_for
+from tensorflowonspark.keras.jax.jax_processes import ALONE, JaxCluster, current, trains_together
 from tensorflowonspark.keras.jax.short import own_step, take_real_rows
+from tensorflowonspark.keras.jax.value_placement import is_sharded, on_this_process, whole_values
 from tensorflowonspark.keras.private_names import refuse_replicas
 from tensorflowonspark.keras.workers import combine, compared
 

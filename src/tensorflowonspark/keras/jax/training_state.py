@@ -18,7 +18,7 @@ import numpy as np
 
 from tensorflowonspark.errors import CheckpointError, SpecError
 from tensorflowonspark.keras.archives import open_archive, write_archive
-from tensorflowonspark.keras.jax.placement import is_sharded, local_array
+from tensorflowonspark.keras.jax.value_placement import is_sharded, local_array
 
 _FILE, _VARIABLES = "state.zip", "variables.json"
 _PART = re.compile(r"jax-(\d+)((?:-\d+\.\d+)*)")  # the number of a variable, and its part in each dimension

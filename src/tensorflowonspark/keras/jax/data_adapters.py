@@ -1,8 +1,8 @@
 """The data of ``fit``, ``evaluate`` and ``predict`` on JAX: what Keras reads it through.
 
 Keras makes an adapter of whatever a program passes. Here it also makes one of ``ctx.batches(...)``, and on several
-workers it reads through another, whose batches are of equal size on all of them (`batches`). Class weights beside the
-weights of rows, which Keras refuses for datasets, are multiplied here.
+workers it reads through another, whose batches are of equal size on all of them (`equal_batches`). Class weights beside
+the weights of rows, which Keras refuses for datasets, are multiplied here.
 """
 
 import inspect
@@ -18,8 +18,8 @@ import numpy as np
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.keras.feed_tracking import FedPasses, StepsAhead, batch_rows, pass_length, planned_rows
 from tensorflowonspark.keras.hooks import wrap
-from tensorflowonspark.keras.jax.batches import ENDLESS, UNCOUNTED, Padding, WorkerPass, equal_sized, reader
-from tensorflowonspark.keras.jax.cluster import current, trains_together
+from tensorflowonspark.keras.jax.equal_batches import ENDLESS, UNCOUNTED, Padding, WorkerPass, equal_sized, reader
+from tensorflowonspark.keras.jax.jax_processes import current, trains_together
 from tensorflowonspark.keras.jax.short import Short
 from tensorflowonspark.keras.pass_steps import skipped_steps
 
