@@ -23,7 +23,7 @@ def main():
         def run(inputs):
             if measured:  # the gradients, and two metrics
                 for _ in range(3):
-                    inputs = collectives.measured("CPU:0", [inputs], lambda inputs=inputs: inputs + 1.0)
+                    inputs = collectives.measured([inputs], lambda inputs=inputs: inputs + 1.0)
                 return inputs
             return inputs + 3.0
 

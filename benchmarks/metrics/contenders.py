@@ -18,7 +18,7 @@ def train(args, ctx):
     measured = waiting._collectives.measured
 
     def switch(on):
-        waiting._collectives.measured = measured if on else lambda _device, _inputs, build: build()
+        waiting._collectives.measured = measured if on else lambda _inputs, build: build()
         training_events.connect(ctx._meter if on else None)
         for name in _METER:
             ctx._meter.__dict__.pop(name, None)
