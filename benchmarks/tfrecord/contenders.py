@@ -77,9 +77,10 @@ def limit():
             first = min(Path(request["path"]).glob("part-*"))
 
             def same(received):
-                from tensorflowonspark.tfrecords.files import File, RecordSplit
+                from tensorflowonspark.storage.listing import File
                 from tensorflowonspark.tfrecords.options import Options
                 from tensorflowonspark.tfrecords.reading import read
+                from tensorflowonspark.tfrecords.splits import RecordSplit
 
                 for _ in received:  # else Spark starts a new worker for each task
                     pass

@@ -1,4 +1,4 @@
-"""What Spark's own sources of files obey, besides the settings that are obeyed or refused (`tfrecords.options`)."""
+"""What Spark's own sources of files obey, besides the settings that `storage.listing` and `tfrecords.options` name."""
 
 # Options of every source of files in Spark, by their names there.
 OBEYED_OPTIONS = (

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 TIME_ZONE = "spark.sql.session.timeZone"  # is sent with Hadoop's settings: names of directories have local times
 
-_OF_SOURCES = (  # what Spark's own sources of files obey: `tfrecords.options`
+_OF_SOURCES = (  # what Spark's own sources of files obey: `listing`, `tfrecords.options`
     "mapreduce.input.pathFilter.",
     "spark.sql.caseSensitive",
     "spark.sql.columnNameOfCorruptRecord",

@@ -12,7 +12,7 @@ from tensorflowonspark.columns import map_in_arrow, parse_schema, plainly_named,
 from tensorflowonspark.declarations import shows
 from tensorflowonspark.errors import RequirementError, SpecError
 from tensorflowonspark.renamed import takes_old_keywords
-from tensorflowonspark.tfrecords.files import RecordSplit, find, plan
+from tensorflowonspark.storage.listing import find, partition_types
 from tensorflowonspark.tfrecords.infer import (
     Seen,
     arrow_columns,
@@ -20,12 +20,12 @@ from tensorflowonspark.tfrecords.infer import (
     chosen,
     merged,
     options_for,
-    partition_types,
     seen_in,
     spark_schema,
 )
 from tensorflowonspark.tfrecords.options import OLD_KEYWORDS, Options, ReadOptions
 from tensorflowonspark.tfrecords.reading import read
+from tensorflowonspark.tfrecords.splits import RecordSplit, plan
 from tensorflowonspark.tfrecords.writing import OutputFiles
 
 if TYPE_CHECKING:
@@ -122,11 +122,11 @@ def read_tfrecord(
     """
     storage.use(storage.hadoop_settings(spark))
     given = Options.of(options)
-    files = find([paths] if isinstance(paths, str) else list(paths), given)
+    files = find([paths] if isinstance(paths, str) else list(paths), given.listing)
     infer = partial(_seen_by_spark, spark, given)
     wanted = spark_schema(files, given, infer) if schema is None else parse_schema(schema, spark.range(0))
     wanted = type(wanted)([wanted[name] for name in chosen(columns, wanted.names)])
-    fields = arrow_columns(wanted, given, partition_types(files, given))
+    fields = arrow_columns(wanted, given, partition_types(files, given.listing))
     tasks = plan(files, given.split_bytes)
     given = options_for(fields, files, given, inferred=schema is None)
     return _by_task(spark, tasks, lambda splits: read(splits, fields, given), wanted)

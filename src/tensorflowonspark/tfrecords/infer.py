@@ -16,6 +16,7 @@ from tensorflowonspark.columns.layout import is_list, is_vector
 from tensorflowonspark.columns.schema import arrow_type
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.storage.file_systems import READS_AT_ONCE
+from tensorflowonspark.storage.listing import File, partition_types
 from tensorflowonspark.tfrecords.decode import IN_BOTH, kinds_for
 from tensorflowonspark.tfrecords.entries import Entries
 from tensorflowonspark.tfrecords.examples import (
@@ -28,11 +29,10 @@ from tensorflowonspark.tfrecords.examples import (
     read_steps,
     read_values,
 )
-from tensorflowonspark.tfrecords.files import File, RecordSplit, plan
 from tensorflowonspark.tfrecords.framing import Block
 from tensorflowonspark.tfrecords.options import Options, RecordType
-from tensorflowonspark.tfrecords.partitions import partition_type
 from tensorflowonspark.tfrecords.reading import BYTES_COLUMN, Damaged, count, records_of
+from tensorflowonspark.tfrecords.splits import RecordSplit, plan
 from tensorflowonspark.tfrecords.wire import BadRecords
 
 if TYPE_CHECKING:
@@ -235,7 +235,7 @@ def options_for(columns: Sequence[pa.Field], files: Sequence[File], options: Opt
     """
     if inferred:
         return replace(options, case_sensitive=True)
-    inside = _features(columns, options, partition_types(files, options))
+    inside = _features(columns, options, partition_types(files, options.listing))
     if options.record_type is not RecordType.BYTE_ARRAY:
         splits = (split for task in plan(files, options.split_bytes) for split in task)
         _warn_of_absent([each.name for each in inside], splits, options)
@@ -341,7 +341,7 @@ def inferred(files: Sequence[File], options: Options, summarize: Summarize | Non
                 count(split, [], options)  # raises the error of what can't be read
             raise SpecError("there are no records to infer the columns from: give a schema")
         columns = columns_of(seen, options)
-    return columns + [pa.field(name, kind) for name, kind in partition_types(files, options).items()]
+    return columns + [pa.field(name, kind) for name, kind in partition_types(files, options.listing).items()]
 
 
 def spark_schema(files: Sequence[File], options: Options, summarize: Summarize | None = None) -> "StructType":
@@ -363,23 +363,3 @@ def _type(name: str, seen: Seen, options: Options) -> pa.DataType:
     for _ in range(seen.many + seen.steps):
         kind = pa.list_(kind)
     return kind
-
-
-def partition_types(files: Sequence[File], options: Options | None = None) -> dict[str, pa.DataType]:
-    """Return the types of the partition columns, which all their values fit, or text if the options say so.
-
-    Examples
-    --------
-    >>> partition_types([File("a", 1, 0.0, (("day", "7"),)), File("b", 1, 0.0, (("day", None),))])
-    {'day': DataType(int32)}
-    """
-    names = {name for file in files for name, _ in file.values}
-    for file in files:
-        if {name for name, _ in file.values} != names:
-            raise SpecError(f"{file.path} is not in directories for {', '.join(sorted(names))}, as other files are")
-    if not (options or Options.of({})).partition_column_type_inference:
-        return dict.fromkeys(sorted(names), pa.string())
-    return {
-        name: partition_type([value for file in files for key, value in file.values if key == name])
-        for name in sorted(names)
-    }

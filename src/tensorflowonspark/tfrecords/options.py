@@ -1,16 +1,16 @@
 """Options of reading and writing files of records, by the names of Spark's own sources."""
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from datetime import datetime, timedelta, timezone, tzinfo
 from enum import Enum
 from typing import Any
-from zoneinfo import ZoneInfo
 
 from tensorflowonspark import storage
 from tensorflowonspark.errors import SpecError, did_you_mean
 from tensorflowonspark.feed_messages import parse_bytes
+from tensorflowonspark.storage import listing
+from tensorflowonspark.storage.hadoop import TIME_ZONE
+from tensorflowonspark.storage.listing import Listing
 
 
 class RecordType(Enum):
@@ -48,22 +48,14 @@ MAX_RECORD_BYTES = 64 << 20  # of which the oddest takes 2.5 GB of a node or a t
 
 # The settings of Spark's session that its own file sources obey, with the option that each is the default of.
 SETTINGS = {
-    "spark.sql.caseSensitive": "case_sensitive",
+    **listing.SETTINGS,
     "spark.sql.columnNameOfCorruptRecord": "column_name_of_corrupt_record",
     "spark.sql.files.ignoreCorruptFiles": "ignore_corrupt_files",
-    "spark.sql.files.ignoreInvalidPartitionPaths": "ignore_invalid_partition_paths",
     "spark.sql.files.ignoreMissingFiles": "ignore_missing_files",
     "spark.sql.files.maxPartitionBytes": "split_bytes",
     "spark.sql.files.maxRecordsPerFile": "max_records_per_file",
-    "spark.sql.session.timeZone": "time_zone",
-    "spark.sql.sources.partitionColumnTypeInference.enabled": "partition_column_type_inference",
+    TIME_ZONE: "time_zone",
     "spark.sql.sources.partitionOverwriteMode": "partition_overwrite_mode",
-}
-# Those that change which rows are read, and are not implemented, with the value that changes nothing.
-UNSUPPORTED = {
-    "mapreduce.input.pathFilter.class": "",
-    "spark.sql.files.archive.reader.enabled": "false",
-    "spark.sql.files.ignoredPathSegmentRegex": "^[._]",
 }
 
 
@@ -218,9 +210,7 @@ ignoreInvalidPartitionPaths, ignoreCorruptFiles, ignoreMissingFiles, caseSensiti
         names = {_camel(each.name): each for each in fields(cls)}
         known = {name.lower(): each for name, each in names.items()}
         session = storage.settings()
-        for name, harmless in UNSUPPORTED.items():
-            if session.get(name, harmless).lower() != harmless:
-                raise SpecError(f"{name}={session[name]!r} is not supported for TFRecord files: unset it")
+        listing.check_settings("TFRecord")
         values: dict[str, Any] = {}
         defaults = [(_camel(field), session[name]) for name, field in SETTINGS.items() if name in session]
         for key, value in [*defaults, *given.items()]:
@@ -236,34 +226,13 @@ ignoreInvalidPartitionPaths, ignoreCorruptFiles, ignoreMissingFiles, caseSensiti
         options = cls(**values)
         if options.float_type not in ("float", "double"):
             raise SpecError(f"option floatType={options.float_type!r}: expected float or double")
-        for name in ("modified_after", "modified_before"):
-            options.seconds(name)
+        options.listing.times()  # raises the error of a wrong one
         return options
 
-    def seconds(self, name: str) -> float | None:
-        """Return an option that is a time in seconds since 1970, or None if it is not given."""
-        text = getattr(self, name)
-        if not text:
-            return None
-        try:
-            when = datetime.fromisoformat(text)
-            return (when if when.tzinfo else when.replace(tzinfo=time_zone(self.time_zone))).timestamp()
-        except (ValueError, KeyError, OSError) as error:
-            raise SpecError(
-                f"option {_camel(name)}={text!r}, timeZone={self.time_zone!r}: expected a time such as "
-                f"2026-11-25T08:00:00 and a zone such as Europe/Berlin or +01:00 ({error})"
-            ) from None
-
-
-def time_zone(name: str) -> tzinfo | None:
-    """Return a time zone by its name in Spark; None for the machine's."""
-    if not name:
-        return None
-    offset = re.fullmatch(r"(?:UTC|GMT|UT)?([+-])(\d\d?)(?::?(\d\d))?", name)
-    if not offset:
-        return ZoneInfo("UTC" if name == "Z" else name)
-    minutes = 60 * int(offset[2]) + int(offset[3] or 0)
-    return timezone(timedelta(minutes=-minutes if offset[1] == "-" else minutes))
+    @property
+    def listing(self) -> Listing:
+        """Those that concern which files are read."""
+        return Listing(**{each.name: getattr(self, each.name) for each in fields(Listing)})
 
 
 def _camel(name: str) -> str:

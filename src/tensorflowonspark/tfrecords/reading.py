@@ -13,10 +13,10 @@ from tensorflowonspark import storage
 from tensorflowonspark.columns import lists_as_vectors, spread
 from tensorflowonspark.columns.layout import is_binary, is_vector
 from tensorflowonspark.errors import TFRecordError
+from tensorflowonspark.storage.partition_columns import constant
 from tensorflowonspark.tfrecords.checksums import HEADER_BYTES
 from tensorflowonspark.tfrecords.decode import decode
 from tensorflowonspark.tfrecords.examples import Encoded
-from tensorflowonspark.tfrecords.files import RecordSplit, constant
 from tensorflowonspark.tfrecords.framing import (
     BLOCK_BYTES,
     Block,
@@ -28,6 +28,7 @@ from tensorflowonspark.tfrecords.framing import (
     foreign_compression,
 )
 from tensorflowonspark.tfrecords.options import Compression, Mode, Options, RecordType
+from tensorflowonspark.tfrecords.splits import RecordSplit
 from tensorflowonspark.tfrecords.wire import BadRecords, UnfitRecords, gather
 
 BYTES_COLUMN = "byteArray"

@@ -26,10 +26,11 @@ from pyspark.sql.types import StructType
 
 from tensorflowonspark import storage
 from tensorflowonspark.errors import SpecError
-from tensorflowonspark.tfrecords.files import File, RecordSplit, find, plan
-from tensorflowonspark.tfrecords.infer import arrow_columns, check_written, options_for, partition_types, spark_schema
+from tensorflowonspark.storage.listing import File, find, partition_types
+from tensorflowonspark.tfrecords.infer import arrow_columns, check_written, options_for, spark_schema
 from tensorflowonspark.tfrecords.options import Options
 from tensorflowonspark.tfrecords.reading import read
+from tensorflowonspark.tfrecords.splits import RecordSplit, plan
 from tensorflowonspark.tfrecords.writing import OutputFiles
 
 # The types whose values are the same text in Arrow and in Spark.
@@ -83,7 +84,7 @@ class TFRecordSource(CarriesSettings, DataSource):
         return paths
 
     def _files(self) -> list[File]:
-        return find(self._paths, self._options)
+        return find(self._paths, self._options.listing)
 
     def schema(self) -> StructType:
         """Return the columns inferred from the records."""
@@ -137,7 +138,7 @@ class SplitsPartition(InputPartition):
 class _Reader(CarriesSettings, DataSourceReader):
     def __init__(self, files: Sequence[File], schema: StructType, options: Options, inferred: bool) -> None:
         self._files = files
-        self._columns = arrow_columns(schema, options, partition_types(files, options))
+        self._columns = arrow_columns(schema, options, partition_types(files, options.listing))
         self._options = options_for(self._columns, files, options, inferred=inferred)
 
     def partitions(self) -> Sequence[InputPartition]:
@@ -193,8 +194,8 @@ class TFRecordStream(CarriesSettings, DataSourceStreamReader):
         if options.max_files_per_trigger and find_spec("pyspark.sql.streaming.datasource") is None:
             raise SpecError("option maxFilesPerTrigger needs Spark 4.2 or newer: older ones read all files at once")
         self._paths = paths
-        files = find(paths, options)
-        self._columns = arrow_columns(schema, options, partition_types(files, options))
+        files = find(paths, options.listing)
+        self._columns = arrow_columns(schema, options, partition_types(files, options.listing))
         self._options = options
         self._reading = options_for(self._columns, files, options, inferred=inferred)
 
@@ -205,7 +206,7 @@ class TFRecordStream(CarriesSettings, DataSourceStreamReader):
     def latestOffset(self, start: Offset | None = None, limit: Any = None) -> Offset:  # noqa: N802
         """Return the offset after the present files, or after as many new ones as the limit allows."""
         known = start or self.initialOffset()
-        files = find(self._paths, self._options)
+        files = find(self._paths, self._options.listing)
         new = [each for each in files if each.path not in known["files"] and each.modified >= known["since"]]
         new.sort(key=lambda each: (each.modified, each.path))
         chosen = new[: getattr(limit, "max_files", None)]
@@ -225,7 +226,7 @@ class TFRecordStream(CarriesSettings, DataSourceStreamReader):
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         """Return the splits of a micro-batch, a partition for each task."""
         wanted = set(end["files"]) - set(start["files"])
-        files = [each for each in find(self._paths, self._options) if each.path in wanted]
+        files = [each for each in find(self._paths, self._options.listing) if each.path in wanted]
         if gone := sorted(wanted - {each.path for each in files}):
             raise SpecError(f"files of {', '.join(self._paths)} went before they were read: {', '.join(gone[:5])}")
         found = plan(files, self._options.split_bytes)

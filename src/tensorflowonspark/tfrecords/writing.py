@@ -15,11 +15,10 @@ from tensorflowonspark import storage
 from tensorflowonspark.columns import vector_lists
 from tensorflowonspark.columns.layout import is_vector
 from tensorflowonspark.errors import SpecError
+from tensorflowonspark.storage.partition_columns import directory_of, partition_text
 from tensorflowonspark.tfrecords.encode import encode
-from tensorflowonspark.tfrecords.files import directory_of
 from tensorflowonspark.tfrecords.framing import compressor, framed
 from tensorflowonspark.tfrecords.options import Compression, Options, OverwriteMode, RecordType
-from tensorflowonspark.tfrecords.partitions import partition_text
 
 _SUCCESS = "_SUCCESS"
 _STARTED = "_STARTED"  # exists in the staging directory while tasks may write there

@@ -14,7 +14,8 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import StructType
 
 import tensorflowonspark as tfos
-from tensorflowonspark.tfrecords.options import SETTINGS, UNSUPPORTED
+from tensorflowonspark.storage.listing import UNSUPPORTED
+from tensorflowonspark.tfrecords.options import SETTINGS
 from tests.support.file_settings import WITHOUT_MEANING
 from tests.support.file_trees import STRICTER, TREES, grow
 from tests.support.tfrecord_examples import example, floats, ints, texts, write

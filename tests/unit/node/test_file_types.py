@@ -18,8 +18,7 @@ from tensorflowonspark.columns import flat_columns, kind_of, summarize, to_array
 from tensorflowonspark.errors import FeedError, SpecError
 from tensorflowonspark.node.feed.file_splits import tfrecord_splits
 from tensorflowonspark.node.feed.tables import FilesToRead, find_row_groups
-from tensorflowonspark.tfrecords.files import directory_of
-from tensorflowonspark.tfrecords.partitions import partition_text, partition_value
+from tensorflowonspark.storage.partition_columns import directory_of, partition_text, partition_value
 from tests.support.file_types import MICROS, MOMENT, cases, of_struct
 
 CASES = cases()

@@ -9,10 +9,11 @@ import pytest
 from tensorflow.core.example import example_pb2
 
 from tensorflowonspark.errors import TFRecordError
-from tensorflowonspark.tfrecords.files import File, RecordSplit
+from tensorflowonspark.storage.listing import File
 from tensorflowonspark.tfrecords.framing import framed
 from tensorflowonspark.tfrecords.options import Mode, Options
 from tensorflowonspark.tfrecords.reading import read
+from tensorflowonspark.tfrecords.splits import RecordSplit
 from tests.support.tfrecord_mutations import NotJudged, mutated, parsed, wholly_read
 
 COLUMNS = [

@@ -11,7 +11,8 @@ import pytest
 
 from tensorflowonspark import storage
 from tensorflowonspark.errors import FeedError, SpecError, TFRecordError
-from tensorflowonspark.tfrecords.options import SETTINGS, UNSUPPORTED, Options
+from tensorflowonspark.storage.listing import UNSUPPORTED
+from tensorflowonspark.tfrecords.options import SETTINGS, Options
 from tensorflowonspark.tfrecords.writing import OutputFiles
 from tests.support.file_settings import OBEYED_OPTIONS, REFUSED_OPTIONS, WITHOUT_MEANING
 from tests.support.tfrecord_files import read_rows, write_rows
@@ -66,12 +67,13 @@ def invalid_paths(path, **given):
 
 
 def missing_files(path, **given):
-    from tensorflowonspark.tfrecords.files import find, plan
+    from tensorflowonspark.storage.listing import Listing, find
     from tensorflowonspark.tfrecords.reading import read
+    from tensorflowonspark.tfrecords.splits import plan
 
     write_rows(path / "a", id=[1])
     write_rows(path / "b", id=[2])
-    tasks = plan(find([str(path)]), 1 << 20)
+    tasks = plan(find([str(path)], Listing()), 1 << 20)
     os.remove(path / "a")
     fields = [pa.field("id", pa.int64())]
     try:
@@ -82,7 +84,8 @@ def missing_files(path, **given):
 
 
 def split_bytes(path, **given):
-    from tensorflowonspark.tfrecords.files import File, plan
+    from tensorflowonspark.storage.listing import File
+    from tensorflowonspark.tfrecords.splits import plan
 
     return len(plan([File("a", 256 << 20, 0.0)], Options.of(given).split_bytes))
 

@@ -9,9 +9,8 @@ import pyarrow as pa
 from tensorflowonspark.columns.layout import is_binary, is_list, is_text
 from tensorflowonspark.columns.plain import plain_type, to_plain
 from tensorflowonspark.errors import SpecError
-from tensorflowonspark.tfrecords.files import File, find
-from tensorflowonspark.tfrecords.infer import partition_types
-from tensorflowonspark.tfrecords.partitions import partition_value
+from tensorflowonspark.storage.listing import File, Listing, find, partition_types
+from tensorflowonspark.storage.partition_columns import partition_value
 
 FIELD_ID = b"PARQUET:field_id"  # the key of a column's number in the metadata of its field
 
@@ -45,10 +44,11 @@ class ParquetFiles(NamedTuple):
 
 def parquet_files(paths: Sequence[str]) -> ParquetFiles:
     """Return the Parquet files of some paths, with the partition columns of their directories."""
-    found = [file for file in find(paths) if file.size]
+    listing = Listing.of_session("Parquet")
+    found = find(paths, listing)
     if not found:
         raise SpecError(f"there are no Parquet files at {', '.join(paths)}")
-    types = partition_types(found)
+    types = partition_types(found, listing)
 
     def constants(file: File) -> dict[str, Any]:
         return {name: partition_value(value, types[name]) for name, value in file.values}

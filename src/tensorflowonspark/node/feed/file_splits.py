@@ -9,11 +9,12 @@ import pyarrow as pa
 from tensorflowonspark.columns.schema import arrow_schema
 from tensorflowonspark.errors import TFRecordError
 from tensorflowonspark.node.feed.tables import FilesToRead
-from tensorflowonspark.tfrecords.files import RecordSplit, check_unchanged, find, plan
+from tensorflowonspark.storage.listing import check_unchanged, find, partition_types
 from tensorflowonspark.tfrecords.framing import BLOCK_BYTES
-from tensorflowonspark.tfrecords.infer import check_columns, chosen, inferred, options_for, partition_types
+from tensorflowonspark.tfrecords.infer import check_columns, chosen, inferred, options_for
 from tensorflowonspark.tfrecords.options import Mode, Options
 from tensorflowonspark.tfrecords.reading import count, read
+from tensorflowonspark.tfrecords.splits import RecordSplit, plan
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -112,9 +113,9 @@ def tfrecord_splits(
 ) -> tuple[list[Records], pa.Schema]:
     """Return the splits of TFRecord files, and the columns of their rows; `given` holds options by Spark's names."""
     options = Options.of(given)
-    files = find(paths, options)
+    files = find(paths, options.listing)
     fields = inferred(files, options) if schema is None else list(schema)
-    fields = check_columns(_select(fields, columns), options, partition_types(files, options))
+    fields = check_columns(_select(fields, columns), options, partition_types(files, options.listing))
     options = options_for(fields, files, options, inferred=schema is None)
     splits = [split for task in plan(files, options.split_bytes) for split in task]
     splits.sort(key=lambda each: (each.file.path, each.begin))

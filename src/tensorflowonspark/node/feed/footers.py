@@ -17,7 +17,7 @@ from tensorflowonspark.errors import SpecError
 from tensorflowonspark.node.feed import kept
 from tensorflowonspark.node.feed.file_columns import DataFile
 from tensorflowonspark.storage.file_systems import READS_AT_ONCE, is_object_store
-from tensorflowonspark.tfrecords.files import File
+from tensorflowonspark.storage.listing import File
 
 INT96 = "us"  # Spark's old timestamps: Arrow's nanoseconds do not hold the years before 1677 and after 2262
 _KIND = f"parquet {INT96}"

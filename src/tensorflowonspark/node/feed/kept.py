@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from tensorflowonspark.tfrecords.files import File
+from tensorflowonspark.storage.listing import File
 from tensorflowonspark.user_cache import read_own, user_cache
 
 _FORMAT = 1  # part of the names: another version reads its own

@@ -24,7 +24,7 @@ from tensorflowonspark.node.feed.file_splits import Records
 from tensorflowonspark.node.feed.selection import Selection
 from tensorflowonspark.node.feed.streams import PartStream, RowStream
 from tensorflowonspark.node.feed.windows import check_rows
-from tensorflowonspark.tfrecords.files import File
+from tensorflowonspark.storage.listing import File
 
 _KIND = "tfrecord"  # of the counts that are kept
 _ALONE = -1  # in place of a feed's number, of which no other process learns

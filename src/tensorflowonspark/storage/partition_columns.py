@@ -5,17 +5,19 @@ A timestamp is in the time zone of Spark's session, which comes with the setting
 
 import re
 from collections.abc import Iterable
-from datetime import date, datetime, tzinfo
+from datetime import date, datetime, timedelta, timezone, tzinfo
 from decimal import Decimal
+from urllib.parse import unquote
+from zoneinfo import ZoneInfo
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tensorflowonspark import storage
 from tensorflowonspark.errors import SpecError
-from tensorflowonspark.storage.hadoop import TIME_ZONE
-from tensorflowonspark.tfrecords.options import time_zone
+from tensorflowonspark.storage.hadoop import TIME_ZONE, settings
 
+NULL_DIRECTORY = "__HIVE_DEFAULT_PARTITION__"  # the value of Hive and Spark for a null
 _INTEGERS = ((pa.int32(), 31, 10), (pa.int64(), 63, 20))  # with their bits, and their digits as decimals in Spark
 _MOST_DIGITS = 38
 _TIMESTAMP = pa.timestamp("us", "UTC")
@@ -108,7 +110,7 @@ def _parsed(text: str, kind: pa.DataType) -> object:
 
 
 def _session_zone() -> tzinfo | None:
-    return time_zone(storage.settings().get(TIME_ZONE, "UTC"))
+    return time_zone(settings().get(TIME_ZONE, "UTC"))
 
 
 def partition_text(column: pa.Array) -> pa.Array:
@@ -137,3 +139,49 @@ def _shown(value: object, kind: pa.DataType) -> str | None:
     local = value if kind.tz is None else value.astimezone(_session_zone())
     fraction = f".{local.microsecond:06}".rstrip("0") if local.microsecond else ""
     return f"{local.replace(tzinfo=None, microsecond=0)}{fraction}"
+
+
+def partition_of(folder: str, path: str) -> tuple[str, str | None]:
+    """Return column and value of a directory ``column=value`` of a path."""
+    name, _, value = folder.partition("=")
+    if not name or not value:
+        raise SpecError(f"{path}: the directory {folder!r} has no name or no value; a null is {NULL_DIRECTORY}")
+    return unquote(name), None if value == NULL_DIRECTORY else unquote(value)
+
+
+def directory_of(column: str, value: str | None) -> str:
+    """Return the name of the directory of rows with a value in a partition column, as in Spark and Hive.
+
+    Examples
+    --------
+    >>> directory_of("day", "7/11"), directory_of("day", None)
+    ('day=7%2F11', 'day=__HIVE_DEFAULT_PARTITION__')
+    """
+    return f"{_escaped(column)}={NULL_DIRECTORY if value in (None, '') else _escaped(str(value))}"
+
+
+def _escaped(text: str) -> str:
+    # Not by urllib's quote: Spark takes each escape for a character, where urllib has one for each byte of UTF-8.
+    return re.sub(r"""[\x01-\x1f"#%'*/:=?\\\x7f{\[\]^]""", lambda found: f"%{ord(found[0]):02X}", text)
+
+
+def constant(value: str | None, kind: pa.DataType, rows: int) -> pa.Array:
+    """Return a partition column for some rows of a directory.
+
+    Examples
+    --------
+    >>> constant("7", pa.int32(), 2).to_pylist()
+    [7, 7]
+    """
+    return pa.array([partition_value(value, kind)], kind).take(pa.array(np.zeros(rows, np.int64)))
+
+
+def time_zone(name: str) -> tzinfo | None:
+    """Return a time zone by its name in Spark; None for the machine's."""
+    if not name:
+        return None
+    offset = re.fullmatch(r"(?:UTC|GMT|UT)?([+-])(\d\d?)(?::?(\d\d))?", name)
+    if not offset:
+        return ZoneInfo("UTC" if name == "Z" else name)
+    minutes = 60 * int(offset[2]) + int(offset[3] or 0)
+    return timezone(timedelta(minutes=-minutes if offset[1] == "-" else minutes))
