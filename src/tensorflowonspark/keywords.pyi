@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 from pyspark.ml.param import Param
 from pyspark.sql import DataFrame
+from pyspark.sql.types import StructType
 from tensorflowonspark.driver.feed.data import Data
 from tensorflowonspark.driver.feed.job import Start
 from tensorflowonspark.ml.model import KerasModel
@@ -91,6 +92,15 @@ class ReadKeywords(TypedDict, total=False):
     ignore_corrupt_files: bool | None
     ignore_missing_files: bool | None
     case_sensitive: bool | None
+
+class ReduceKeywords(TypedDict, total=False):
+    """Those of `tensorflowonspark.frames.functions.ReduceOptions`."""
+    fill: Mapping[str, Any] | None
+    schema: str | StructType | None
+
+class MapKeywords(ReduceKeywords, total=False):
+    """Those of `tensorflowonspark.frames.functions.MapOptions`."""
+    feed_dict: Mapping[str, str] | None
 
 class ModelKeywords(TypedDict, total=False):
     """Those of `tensorflowonspark.ml.params.ModelSettings`."""

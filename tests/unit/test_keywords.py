@@ -10,9 +10,10 @@ import sys
 import pytest
 
 import tensorflowonspark as tfos
-from tensorflowonspark import cli
+from tensorflowonspark import cli, frames
 from tensorflowonspark.declarations import entries_of, keywords_of
 from tensorflowonspark.driver.feed.data import FeedSettings
+from tensorflowonspark.frames.functions import MapOptions, ReduceOptions
 from tensorflowonspark.node.feed.selection import DatasetOptions, FeatureOptions
 from tensorflowonspark.settings import ClusterSettings
 from tensorflowonspark.tfrecords.options import ReadOptions
@@ -34,6 +35,8 @@ TAKERS = [
     *[(each.validation_batches, FeatureOptions) for each in (tfos.Context, tfos.Feed)],
     (tfos.CoordinatedFeed.per_worker, FeatureOptions),
     *[(each, ReadOptions) for each in (tfos.read_tfrecord, tfos.Context.read_tfrecord)],
+    *[(each, MapOptions) for each in (frames.map_blocks, frames.map_rows)],
+    *[(each, ReduceOptions) for each in (frames.reduce_blocks, frames.reduce_rows, frames.aggregate)],
 ]
 PROGRAM = """
 import tensorflowonspark as tfos

@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -23,46 +23,55 @@ from tensorflowonspark.ml.serialization import is_model, serialize_model
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import DataType, StructType
+    from typing_extensions import Unpack
 
+    from tensorflowonspark.keywords import MapKeywords
 
 _WHOLE = 1 << 40  # rows: a block is a whole batch of Spark
 
 _Read = tuple[ModelBundle, Mapping[str, Field], "Mapping[str, DataType]"]  # function, columns by parameter, results
 
 
-def read(
-    function: Any,
-    frame: "DataFrame",
-    form: Form,
-    feed_dict: Mapping[str, str] | None = None,
-    schema: "str | StructType | None" = None,
-    fill: Mapping[str, Any] | None = None,
-) -> PredictPlan:
-    """Return the plan to apply a user's function to blocks of rows; the function is sent to the executors.
+@dataclass(kw_only=True)
+class ReduceOptions:
+    """What the verbs that reduce take by name. After a change run ``make keywords``.
 
     Parameters
     ----------
-    function : object
-        A `tf.function`, a concrete function, a Keras model, or a plain function on arrays.
-    frame : DataFrame
-        The rows.
-    form : Form
-        The inputs and outputs of the function.
+    fill : mapping, optional
+        Values that replace nulls, by column. A null in any other column is an error.
+    schema : str or StructType, optional
+        The results of a plain function, as in ``"y array<float>"``. By default they are inferred from a call with two
+        rows of ones.
+    """
+
+    fill: Mapping[str, Any] | None = None
+    schema: "str | StructType | None" = None
+
+
+@dataclass(kw_only=True)
+class MapOptions(ReduceOptions):
+    """What the verbs that map take by name.
+
+    Parameters
+    ----------
     feed_dict : mapping, optional
         Columns by parameter, for parameters with another name than their column.
-    schema : str or StructType, optional
-        The results of a plain function. By default they are inferred from a call with two rows of ones.
-    fill : mapping, optional
-        Values that replace nulls, by column.
-
-    Raises
-    ------
-    SpecError
-        If the function does not fit the DataFrame or the form.
     """
+
+    feed_dict: Mapping[str, str] | None = None
+
+
+def read(function: Any, frame: "DataFrame", form: Form, **given: "Unpack[MapKeywords]") -> PredictPlan:
+    """Return the plan to apply a user's function to blocks of rows; the function is sent to the executors.
+
+    It is a `tf.function`, a concrete function, a Keras model, or a plain function on arrays. One that does not fit the
+    DataFrame or the form is a SpecError.
+    """
+    options = MapOptions(**given)
     require_frame(frame, "the data")
-    read_it = _read_model if is_model(function) else partial(_read_function, schema=schema)
-    bundle, fields, types = read_it(function, frame, form, feed_dict or {})
+    read_it = _read_model if is_model(function) else partial(_read_function, schema=options.schema)
+    bundle, fields, types = read_it(function, frame, form, options.feed_dict or {})
     shapes = {  # which may vary only for a function of rows
         field.name: (None,) * field.varying + field.shape[field.varying :]
         for field in fields.values()
@@ -70,7 +79,7 @@ def read(
     }
     parameters = {name: field.name for name, field in fields.items()}
     columns = tuple(dict.fromkeys(parameters.values()))
-    taken = TakenColumns(columns, {"shapes": shapes, "fill": fill or {}}, parameters)
+    taken = TakenColumns(columns, {"shapes": shapes, "fill": options.fill or {}}, parameters)
     return PredictPlan(distribute(frame.sparkSession, bundle), taken, struct_of(types), batch_rows=_WHOLE)
 
 

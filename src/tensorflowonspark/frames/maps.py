@@ -1,14 +1,15 @@
 """Maps: a function's results as columns of a DataFrame, computed lazily by Spark."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from tensorflowonspark.columns import map_in_arrow, select, to_batch
+from tensorflowonspark.declarations import takes
 from tensorflowonspark.errors import SpecError
-from tensorflowonspark.frames.functions import read
+from tensorflowonspark.frames.functions import MapOptions, read
 from tensorflowonspark.frames.plain import Form
 from tensorflowonspark.ml.distribution import loaded
 from tensorflowonspark.ml.predict import PredictPlan, features_of, this_partition, with_results
@@ -17,18 +18,19 @@ from tensorflowonspark.renamed import takes_old_keywords
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-    from pyspark.sql.types import StructType
+    from typing_extensions import Unpack
+
+    from tensorflowonspark.keywords import MapKeywords
 
 
 @takes_old_keywords(frame="data")
+@takes(MapOptions)
 def map_blocks(
     function: Any,
     data: "DataFrame",
     *,
     trim: bool = False,
-    feed_dict: Mapping[str, str] | None = None,
-    fill: Mapping[str, Any] | None = None,
-    schema: "str | StructType | None" = None,
+    **options: "Unpack[MapKeywords]",
 ) -> "DataFrame":
     """Return a DataFrame with the results of a function of blocks of rows as new columns.
 
@@ -43,13 +45,8 @@ def map_blocks(
         The rows.
     trim : bool
         Whether to return only the results; then a block may have any number of results.
-    feed_dict : mapping, optional
-        Columns by parameter, for parameters with another name than their column.
-    fill : mapping, optional
-        Values that replace nulls, by column. A null in any other column is an error.
-    schema : str or StructType, optional
-        The results of a plain function, as in ``"y array<float>"``. By default they are inferred from a call with two
-        rows of ones.
+    **options
+        Those of `MapOptions`.
 
     Returns
     -------
@@ -78,20 +75,18 @@ def map_blocks(
     >>> map_blocks(lambda x: {"most": np.max(x, keepdims=True)}, df.coalesce(1), trim=True).collect()
     [Row(most=2.0)]
     """
-    plan = read(function, data, Form.BLOCKS, feed_dict, schema, fill)
+    plan = read(function, data, Form.BLOCKS, **options)
     if not trim:
         return _beside(plan, data)
     return map_in_arrow(select(data, plan.taken.columns), partial(_only_results, plan), plan.types)
 
 
 @takes_old_keywords(frame="data")
+@takes(MapOptions)
 def map_rows(
     function: Any,
     data: "DataFrame",
-    *,
-    feed_dict: Mapping[str, str] | None = None,
-    fill: Mapping[str, Any] | None = None,
-    schema: "str | StructType | None" = None,
+    **options: "Unpack[MapKeywords]",
 ) -> "DataFrame":
     """Return a DataFrame with the results of a function of each row as new columns.
 
@@ -105,12 +100,8 @@ def map_rows(
         results by the names of the new columns, or one result, whose column has the function's name.
     data : DataFrame
         The rows.
-    feed_dict : mapping, optional
-        Columns by parameter, for parameters with another name than their column.
-    fill : mapping, optional
-        Values that replace nulls, by column. A null in any other column is an error.
-    schema : str or StructType, optional
-        The results of a plain function, as for `map_blocks`.
+    **options
+        Those of `MapOptions`.
 
     Returns
     -------
@@ -136,7 +127,7 @@ def map_rows(
     +----------+-----+----------+
     <BLANKLINE>
     """
-    return _beside(read(function, data, Form.ROWS, feed_dict, schema, fill), data)
+    return _beside(read(function, data, Form.ROWS, **options), data)
 
 
 def _beside(plan: PredictPlan, frame: "DataFrame") -> "DataFrame":

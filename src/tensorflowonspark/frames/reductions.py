@@ -8,9 +8,10 @@ import numpy as np
 import pyarrow as pa
 
 from tensorflowonspark.columns import arrow_type, map_in_arrow, plainly_named, select, to_batch
+from tensorflowonspark.declarations import takes
 from tensorflowonspark.errors import FeedError, SpecError
 from tensorflowonspark.frames.analysis import fields_of
-from tensorflowonspark.frames.functions import read
+from tensorflowonspark.frames.functions import ReduceOptions, read
 from tensorflowonspark.frames.plain import Form
 from tensorflowonspark.ml.distribution import loaded
 from tensorflowonspark.ml.predict import PredictPlan, features_of, this_partition
@@ -19,7 +20,9 @@ from tensorflowonspark.renamed import takes_old_keywords
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, GroupedData
-    from pyspark.sql.types import StructType
+    from typing_extensions import Unpack
+
+    from tensorflowonspark.keywords import ReduceKeywords
 
 _MAX_PARTIAL_RESULTS = 256  # of a partition, before they are reduced to one
 
@@ -68,12 +71,11 @@ def _as_row(result: Mapping[str, Any], schema: pa.Schema) -> pa.RecordBatch:
 
 
 @takes_old_keywords(frame="data")
+@takes(ReduceOptions)
 def reduce_blocks(
     function: Any,
     data: "DataFrame",
-    *,
-    fill: Mapping[str, Any] | None = None,
-    schema: "str | StructType | None" = None,
+    **options: "Unpack[ReduceKeywords]",
 ) -> Any:
     """Return the reduction of all rows by a function of blocks, which is applied to its own results again.
 
@@ -86,11 +88,8 @@ def reduce_blocks(
         one row's values by the same names. The order and number of rows in a block are not defined.
     data : DataFrame
         The rows.
-    fill : mapping, optional
-        Values that replace nulls, by column. A null in any other column is an error.
-    schema : str or StructType, optional
-        The results of a plain function, as in ``"x array<float>"``. By default they are inferred from a call with two
-        rows of ones.
+    **options
+        Those of `ReduceOptions`.
 
     Returns
     -------
@@ -110,16 +109,15 @@ def reduce_blocks(
     >>> reduce_blocks(lambda x: x.sum(axis=0), df).tolist()
     [4.0, 6.0]
     """
-    return _reduce(read(function, data, Form.REDUCED_BLOCKS, schema=schema, fill=fill), data)
+    return _reduce(read(function, data, Form.REDUCED_BLOCKS, **options), data)
 
 
 @takes_old_keywords(frame="data")
+@takes(ReduceOptions)
 def reduce_rows(
     function: Any,
     data: "DataFrame",
-    *,
-    fill: Mapping[str, Any] | None = None,
-    schema: "str | StructType | None" = None,
+    **options: "Unpack[ReduceKeywords]",
 ) -> Any:
     """Return the reduction of all rows by a function of two rows. This reads all rows.
 
@@ -130,10 +128,8 @@ def reduce_rows(
         columns. It must be commutative and associative.
     data : DataFrame
         The rows.
-    fill : mapping, optional
-        Values that replace nulls, by column. A null in any other column is an error.
-    schema : str or StructType, optional
-        The results of a plain function, as for `reduce_blocks`.
+    **options
+        Those of `ReduceOptions`.
 
     Returns
     -------
@@ -152,15 +148,14 @@ def reduce_rows(
     >>> int(reduce_rows(lambda id_1, id_2: id_1 + id_2, spark.range(11)))
     55
     """
-    return _reduce(read(function, data, Form.REDUCED_ROWS, schema=schema, fill=fill), data)
+    return _reduce(read(function, data, Form.REDUCED_ROWS, **options), data)
 
 
+@takes(ReduceOptions)
 def aggregate(
     function: Any,
     grouped: "GroupedData",
-    *,
-    fill: Mapping[str, Any] | None = None,
-    schema: "str | StructType | None" = None,
+    **options: "Unpack[ReduceKeywords]",
 ) -> "DataFrame":
     """Return a DataFrame with the keys of each group and the reduction of its rows, computed lazily by Spark.
 
@@ -170,10 +165,8 @@ def aggregate(
         A function of blocks, as for `reduce_blocks`. It is called once for each group.
     grouped : GroupedData
         The groups, as ``df.groupBy`` returns them.
-    fill : mapping, optional
-        Values that replace nulls, by column. A null in any other column is an error.
-    schema : str or StructType, optional
-        The results of a plain function, as for `reduce_blocks`.
+    **options
+        Those of `ReduceOptions`.
 
     Returns
     -------
@@ -207,7 +200,7 @@ def aggregate(
     keys = grouped.count().schema.fields[:-1]
     groups = _groups(grouped, [each.name for each in keys])
     names = list(frame.columns)
-    plan = read(function, frame, Form.REDUCED_BLOCKS, schema=schema, fill=fill)
+    plan = read(function, frame, Form.REDUCED_BLOCKS, **options)
     whole = StructType([*keys, *plan.types.fields])
     reduce = partial(reduce_group, plan, pa.schema([(each.name, arrow_type(each.dataType)) for each in keys]))
     large = frame.sparkSession.conf.get("spark.sql.execution.arrow.useLargeVarTypes", "false") == "true"

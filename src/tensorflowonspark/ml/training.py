@@ -85,7 +85,18 @@ def train(job: TrainingJob, ctx: "Context") -> Trained | None:
     validation = None if other is None else _dataset(other, job, model)
     adapt_layers(model, dataset)
     checkpoints = ctx.checkpoint(job.checkpoints, keep=1) if job.checkpoints and job.loop is None else None
-    history = _train(model, dataset, validation, job, ctx, nans, checkpoints)
+    if job.loop is not None:
+        history = job.loop(model, dataset, validation, ctx) or {}
+    else:
+        callbacks = _callbacks(model, job, nans, checkpoints)
+        with plain_refusals():
+            history = model.fit(
+                dataset,
+                validation_data=validation,
+                epochs=job.epochs,
+                callbacks=callbacks,
+                verbose=job.verbose if ctx.is_chief else 0,
+            ).history
     with whole_model(model):
         bundle = serialize_model(model) if ctx.is_chief or library_of(model) != "keras" else None
     if not ctx.is_chief or bundle is None:
@@ -288,20 +299,10 @@ def _class_weights(labels: Any, weights: Mapping[int, float]) -> Any:
     return tf.where(known, tf.gather(tf.constant(table), tf.where(known, classes, 0)), 1.0)
 
 
-def _train(
-    model: Any, dataset: Any, validation: Any, job: TrainingJob, ctx: "Context", nans: NanRows, checkpoints: Any
-) -> Any:
-    if job.loop is not None:
-        return job.loop(model, dataset, validation, ctx) or {}
+def _callbacks(model: Any, job: TrainingJob, nans: NanRows, checkpoints: Any) -> list[Any]:
+    """Return the user's callbacks, after those that see a step before them and before the one that saves it."""
     looking, resuming = nans.callback(import_module(library_of(model))), [checkpoints.callback()] if checkpoints else []
-    with plain_refusals():
-        return model.fit(
-            dataset,
-            validation_data=validation,
-            epochs=job.epochs,
-            callbacks=[looking, *_averaging(job), *job.callbacks, *resuming],
-            verbose=job.verbose if ctx.is_chief else 0,
-        ).history
+    return [looking, *_averaging(job), *job.callbacks, *resuming]
 
 
 def _averaging(job: TrainingJob) -> list[Any]:
