@@ -11,12 +11,8 @@ def bytecode_problem() -> str:
     """Return why each process compiles TensorFlow and Keras anew, and what to do.
 
     Python compiles a module that has no bytecode, and keeps the result for the next process if it may. Where it may
-    not, an import of TensorFlow takes two to three times the processor time.
-
-    Returns
-    -------
-    str
-        Empty if the modules that this process has imported have bytecode now, or if TensorFlow is not among them.
+    not, an import of TensorFlow takes two to three times the processor time. Empty if the modules that this process has
+    imported have bytecode now, or if TensorFlow is not among them.
 
     Examples
     --------

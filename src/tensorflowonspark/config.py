@@ -155,14 +155,8 @@ class ClusterSpec:
 def tf_config(addresses: Mapping[Role, str], role: Role) -> str:
     """Return the ``TF_CONFIG`` of a node, as JSON.
 
-    The evaluator is not a part of TensorFlow's cluster: the ``TF_CONFIG`` of the other nodes does not contain it.
-
-    Parameters
-    ----------
-    addresses : mapping of Role to str
-        ``host:port`` of every node's TensorFlow server.
-    role : Role
-        The role of the node.
+    The evaluator is not a part of TensorFlow's cluster: the ``TF_CONFIG`` of the other nodes does not contain it. The
+    addresses are ``host:port`` of each node's TensorFlow server.
 
     References
     ----------

@@ -46,9 +46,19 @@ def entries_of(*declared: Declaration) -> dict[str, str]:
 
     Examples
     --------
-    >>> print(entries_of(takes)["declared"])
-    *declared : callable
-        Functions or dataclasses.
+    >>> def draw(*, colour="red"):
+    ...     '''Draw a line.
+    ...
+    ...     Parameters
+    ...     ----------
+    ...     colour : str
+    ...         Of the line.
+    ...     '''
+    >>> print(entries_of(draw)["colour"])
+    colour : str
+        Of the line.
+    >>> texts_of(draw)["colour"]
+    'of the line.'
     """
     found: dict[str, str] = {}
     for item in (each for one in declared for each in reversed(getattr(one, "__mro__", (one,)))):
@@ -59,13 +69,7 @@ def entries_of(*declared: Declaration) -> dict[str, str]:
 
 
 def texts_of(*declared: Declaration) -> dict[str, str]:
-    """Return what the docstrings say of each parameter, on one line that begins with a small letter.
-
-    Examples
-    --------
-    >>> texts_of(takes)["declared"]
-    'functions or dataclasses.'
-    """
+    """Return what the docstrings say of each parameter, on one line that begins with a small letter."""
     texts = {name: " ".join(entry.split("\n", 1)[-1].split()) for name, entry in entries_of(*declared).items()}
     return {name: text[:1].lower() + text[1:] for name, text in texts.items()}
 
@@ -104,17 +108,9 @@ def takes(
     """Return a decorator of a function or class that gets the keywords of declarations in its ``**`` parameter.
 
     Those that are not given have their defaults. Signature and docstring show all (`shows`); an unknown keyword is a
-    `TypeError`, as of any function.
-
-    Parameters
-    ----------
-    *declared : callable
-        Functions or dataclasses.
-    old : callable, optional
-        Returns what was given with the names of today in place of former ones, for each of which it warns
-        (`warn_renamed`).
-    elsewhere : mapping, optional
-        Names that others have for these keywords, for the hint in the error (`did_you_mean`).
+    `TypeError`, as of any function. `old` returns what was given with the names of today in place of former ones, for
+    each of which it warns (`warn_renamed`). `elsewhere` has the names that others have for these keywords, for the hint
+    in the error (`did_you_mean`).
     """
 
     def decorate(item: Item) -> Item:
@@ -165,10 +161,7 @@ def shows(*declared: Declaration) -> Callable[[Item], Item]:
 def check_fields(settings: Any) -> None:
     """Check the fields of a dataclass: by the functions in their ``Annotated``, and the choices of a ``Literal``.
 
-    Raises
-    ------
-    SpecError
-        If a value can't be right; by a function of a field's name and value.
+    A function takes a field's name and value, and raises a SpecError if the value can't be right.
     """
     for each in fields(settings):
         value, kinds = getattr(settings, each.name), kinds_of(each.type)

@@ -75,14 +75,8 @@ def did_you_mean(
 ) -> str:
     """Return what was probably meant, as an error adds it: by a table, else the known name that is most alike.
 
-    Parameters
-    ----------
-    name : str
-        What was given: a column, a keyword, or an option of a command.
-    known : iterable of str
-        What there is.
-    elsewhere : mapping, optional
-        Names that others have for something here, as `OF_PEERS` where the settings of a cluster are given.
+    The table `elsewhere` has names that others have for something here, as `OF_PEERS` where the settings of a cluster
+    are given.
 
     Examples
     --------

@@ -98,20 +98,13 @@ class Dealt(NamedTuple):
 
 @dataclass(frozen=True)
 class Layout:
-    """Where each row of a split is: the rows of each worker, in their order.
+    """Where each row of a split is: the rows of each worker, in their order."""
 
-    Attributes
-    ----------
-    runs : tuple of tuples of Run
-        The rows of each worker before the moves.
-    moves : tuple of (giver, taker, rows)
-        Workers by their places in `runs`: the giver's last rows are appended to the taker's, one move after another.
-    mixed : bool
-        Whether the rows of `runs` are in the order of a hash of their places (`columns/places.py`), and not as listed.
-    """
-
-    runs: tuple[tuple[Run, ...], ...] = ()
+    runs: tuple[tuple[Run, ...], ...] = ()  # the rows of each worker before the moves
+    # Giver, taker and rows, workers by their places in `runs`: the giver's last rows are appended to the taker's, one
+    # move after another.
     moves: tuple[tuple[int, int, int], ...] = ()
+    # Whether the rows of `runs` are in the order of a hash of their places (`columns/places.py`), and not as listed.
     mixed: bool = False
 
 

@@ -86,25 +86,17 @@ def start(
 ) -> tuple[Process, Connection]:
     """Start ``python -m module`` in a new session; return the process and the parent's end of the pipe.
 
-    Parameters
-    ----------
-    module : str
-        The module; it gets its end of the pipe from `parent_pipe`.
-    environment : mapping
-        The whole environment of the process.
-    output : int or file, optional
-        Where standard output and standard error go together (as for ``subprocess``); by default both go to this
-        process's standard error.
-    orphan_timeout : float
-        If not 0, an orphan guard kills the process, with all its descendants, when this process has ended, or has been
-        stopped (SIGSTOP) for so many seconds; in that case this process is killed too.
-    private : str
-        A directory that the orphan guard removes too; its path is visible to all users of the host, its contents are
-        not. The guard also kills processes that have this directory as their `FAMILY`. This process removes the
-        directory as its last step, after which the guard does nothing.
-    fork : callable, optional
-        Forks the process instead: called with the file descriptor that is the process's argument; returns None if it
-        can't, and the process is started with ``exec``.
+    The module gets its end of the pipe from `parent_pipe`, and `environment` is all that it has. Its standard output
+    and standard error go together to `output` (as for ``subprocess``), by default to this process's standard error.
+
+    If `orphan_timeout` is not 0, an orphan guard kills the process, with all its descendants, when this process has
+    ended, or has been stopped (SIGSTOP) for so many seconds; in that case this process is killed too. The guard also
+    removes the directory `private`, and kills processes that have it as their `FAMILY`; its path is visible to all
+    users of the host, its contents are not. This process removes the directory as its last step, after which the guard
+    does nothing.
+
+    `fork` forks the process instead: it is called with the file descriptor that is the process's argument, and returns
+    None if it can't; then the process is started with ``exec``.
     """
     ours, theirs = socket.socketpair()
     passed = theirs.fileno()
@@ -162,10 +154,7 @@ def place() -> str:
 def open_private(directory: Path) -> int:
     """Return a file descriptor of a directory that only this user can enter.
 
-    Raises
-    ------
-    OSError
-        If it is missing, belongs to another user, or is accessible to others.
+    Raises OSError if it is missing, belongs to another user, or is accessible to others.
     """
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     found = os.fstat(descriptor)
@@ -184,12 +173,7 @@ def kill_group(leader: int, signal_number: int = signal.SIGKILL) -> None:
 def kill_family(leader: int, private: str) -> None:
     """Kill a node and all its descendants, including those that have left its process group.
 
-    Parameters
-    ----------
-    leader : int
-        The pid of the node, which may have ended.
-    private : str
-        Its private directory, the value of `FAMILY`.
+    The node may have ended; all that have its private directory as their `FAMILY` are its descendants.
     """
     found: set[int] = set()
     with suppress(psutil.NoSuchProcess):

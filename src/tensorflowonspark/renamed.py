@@ -15,12 +15,7 @@ Item = TypeVar("Item", bound=Callable[..., Any])
 def warn_renamed(old: str, new: str) -> None:
     """Give a `DeprecationWarning` for an old name, at the line of the program that uses it.
 
-    Parameters
-    ----------
-    old : str
-        The name that was used.
-    new : str
-        The code that replaces it.
+    `new` is the code that replaces it.
     """
     level, frame = 1, sys._getframe()
     while frame.f_back is not None and f"{frame.f_globals.get('__name__')}.".startswith(f"{__package__}."):
@@ -34,12 +29,7 @@ def takes_old_keywords(
 ) -> Callable[[Item], Item]:
     """Return a decorator of a function that takes some keywords by their old names too.
 
-    Parameters
-    ----------
-    values : mapping, optional
-        By old name, what old values are now, where they differ.
-    **renamed : str
-        The new name of each old one.
+    Keywords are the new names by the old ones; `values` has, by old name, what old values are now, where they differ.
 
     Examples
     --------

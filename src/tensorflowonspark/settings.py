@@ -54,17 +54,8 @@ def _check_port(name: str, port: object) -> None:
 def port_range(ports: str | None = None, name: str = "ports") -> range:
     """Return the ports at which a process of this host may listen; 0 is any free one.
 
-    Parameters
-    ----------
-    ports : str, optional
-        As ``"7000-7100"`` or ``"7000"``; by default the variable ``TFOS_PORTS``, or any.
-    name : str
-        The setting, for the error.
-
-    Raises
-    ------
-    SpecError
-        If it has another form.
+    They are given as ``"7000-7100"`` or ``"7000"``; by default by the variable ``TFOS_PORTS``, else any. Raises
+    SpecError, which names the setting, if they have another form.
 
     Examples
     --------
@@ -396,19 +387,7 @@ GROUPS: dict[str, type[SettingsGroup]] = {"logs": Logs, "dashboard": Dashboard, 
 def as_group(kind: type[Group], value: Any, name: str) -> Group:
     """Return an argument as an object of settings: itself, the defaults for None, or what its short form stands for.
 
-    Parameters
-    ----------
-    kind : type
-        The object's class.
-    value : object
-        The argument.
-    name : str
-        Its name, for the error.
-
-    Raises
-    ------
-    SpecError
-        If it is none of these.
+    Raises SpecError, which names the argument, if it is none of these.
 
     Examples
     --------

@@ -62,19 +62,8 @@ class _Entry:
 class Writer:
     """Performs writes in order, in a separate thread.
 
-    Parameters
-    ----------
-    characters : int
-        Maximum number of characters in the queue.
-    lost_seconds : float
-        Seconds without progress after which the reader has stopped.
-    idle_seconds : float, optional
-        Seconds without a write after which the thread ends, until the next one; by default it stays.
-
-    Attributes
-    ----------
-    aside : callable
-        Returns a context in which lines can be written beside progress bars.
+    The queue holds at most so many characters. After `lost_seconds` without progress the reader has stopped. The thread
+    ends after `idle_seconds` without a write, until the next one; by default it stays.
     """
 
     def __init__(
@@ -89,6 +78,7 @@ class Writer:
         self._reset()
 
     def _reset(self) -> None:
+        # A context in which lines can be written beside progress bars.
         self.aside: Callable[[], AbstractContextManager[None]] = nullcontext
         self._lock = RLock()  # entered itself, as in `Monitor`, so that a signal can't leave it locked
         self._changed = Condition(self._lock)
@@ -103,16 +93,9 @@ class Writer:
     def put(
         self, act: Callable[[], object], streams: Callable[[], Iterable[Any]] = tuple, lines: int = 0, size: int = 0
     ) -> None:
-        """Put a write into the queue.
+        """Put a write of so many lines and characters into the queue.
 
-        Parameters
-        ----------
-        act : callable
-            Performs the write.
-        streams : callable, optional
-            Returns the files that it writes to: the writer waits until they have room, without holding a lock.
-        lines, size : int
-            Number of lines and characters.
+        `streams` returns the files that it writes to: the writer waits until they have room, without holding a lock.
         """
         with self._lock:
             if self._thread is None:
@@ -207,13 +190,6 @@ class Unblocked:
 
     A terminal accepts data as soon as it has room for one character, and the rest of a line may have to wait. Other
     files are used as they are.
-
-    Parameters
-    ----------
-    file : file
-        The terminal, pipe or other file.
-    console : Writer
-        Waits until the file has room.
     """
 
     def __init__(self, file: Any, console: Writer) -> None:

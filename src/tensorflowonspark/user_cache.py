@@ -11,20 +11,9 @@ def user_cache(part: str) -> Path:
     """Return the directory of one part of this package, which is made if there is none.
 
     It is below ``$XDG_CACHE_HOME``, or else below ``~/.cache``
-    (https://specifications.freedesktop.org/basedir-spec/latest/).
-
-    Parameters
-    ----------
-    part : str
-        The directory's name.
-
-    Raises
-    ------
-    OSError
-        If it can't be made, or it, or the one around it, is a link, another user's, or one where others can write. One
-        that others can only read becomes private.
-    RuntimeError
-        If the user has no home.
+    (https://specifications.freedesktop.org/basedir-spec/latest/). Raises OSError if it can't be made, or it, or the one
+    around it, is a link, another user's, or one where others can write. One that others can only read becomes private.
+    Raises RuntimeError if the user has no home.
     """
     own = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "tensorflowonspark")
     own.parent.mkdir(parents=True, exist_ok=True)
@@ -41,10 +30,7 @@ def user_cache(part: str) -> Path:
 def read_own(path: Path) -> bytes:
     """Return the contents of a file that this user has written, and which is no link.
 
-    Raises
-    ------
-    OSError
-        If it is missing, a link, or another user's.
+    Raises OSError if it is missing, a link, or another user's.
     """
     with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:  # noqa: PTH123 - of a descriptor
         if os.fstat(file.fileno()).st_uid != os.geteuid():

@@ -23,17 +23,12 @@ Numbers = npt.NDArray[np.int64]
 class Ragged:
     """Rows of different lengths: one flat array of values, and the row splits of each level of nesting.
 
-    Attributes
-    ----------
-    values : array
-        All values, of shape ``(values, ...)``.
-    splits : tuple of int64 arrays
-        The row splits, outermost level first, as in `tf.RaggedTensor.from_nested_row_splits`: each starts with 0 and
-        has one more entry than its level has lists.
+    The splits are as in `tf.RaggedTensor.from_nested_row_splits`: each starts with 0 and has one more entry than its
+    level has lists.
     """
 
-    values: Array
-    splits: tuple[Numbers, ...]
+    values: Array  # shape (values, ...)
+    splits: tuple[Numbers, ...]  # int64, outermost level first
 
     def __len__(self) -> int:
         return len(self.splits[0]) - 1
@@ -243,19 +238,7 @@ def _leaves(column: pa.Array, kind: Kind) -> Array:
 def convert(values: Array, kind: Kind, into: Array | None = None) -> Array:
     """Return values as a kind's dtype: fractions are cut off and floats rounded, but no value becomes another.
 
-    Parameters
-    ----------
-    values : array
-        As stored.
-    kind : Kind
-        The dtype, and the column's name.
-    into : array, optional
-        Takes the result.
-
-    Raises
-    ------
-    FeedError
-        If the dtype can't hold a value, or the numbers include NaN and it is one of integers.
+    Raises FeedError if the dtype can't hold a value, or is one of integers and there are NaN. `into` takes the result.
 
     Examples
     --------

@@ -20,22 +20,9 @@ Shape = tuple[int | None, ...]
 def shape_of(name: str, depth: int, ranges: Sequence[LengthRange], declared: Sequence[int | None] | None) -> Shape:
     """Return the shape of one value of a column: the inferred one, or the declared one if the values fit it.
 
-    Parameters
-    ----------
-    name : str
-        The name of the column.
-    depth : int
-        The number of levels of arrays; 0 if the values are scalars.
-    ranges : sequence of LengthRange
-        The lengths of its arrays, outermost level first. A level without any non-null array is missing; levels beyond
-        `depth` are ignored.
-    declared : sequence of int or None, optional
-        The shape that the program declares, with None for the sizes that vary.
-
-    Raises
-    ------
-    FeedError
-        If the values have no common shape, or do not fit the declared one.
+    `depth` is the number of levels of arrays, 0 for scalars. `ranges` has the lengths of the arrays, outermost level
+    first; a level without any non-null array is missing, and levels beyond `depth` are ignored. Sizes of None vary.
+    Raises FeedError if the values have no common shape, or do not fit the declared one.
 
     Examples
     --------
@@ -151,29 +138,14 @@ class Kind:
 
     Dates are days since 1970, timestamps microseconds since then (in UTC, or in local time if Spark's type has no time
     zone), intervals microseconds, times of day nanoseconds; casts and fills apply to these numbers.
-
-    Attributes
-    ----------
-    dtype : numpy.dtype
-        ``object`` for strings and binary.
-    shape : tuple of int or None
-        ``()`` for a scalar. Leading sizes of None vary from row to row and make the column ragged.
-    fill : object
-        The value that replaces a null: a number, a string or bytes; None if nulls are an error.
-    decoded : bool
-        Whether the bytes of a binary column are its values (uint8).
-    text : bool
-        Whether its values are strings.
-    name : str
-        The column, for errors.
     """
 
-    dtype: np.dtype[Any]
-    shape: tuple[int | None, ...] = ()
-    fill: Any = None
-    decoded: bool = False
-    text: bool = False
-    name: str = field(default="", repr=False, compare=False)
+    dtype: np.dtype[Any]  # object for strings and binary
+    shape: tuple[int | None, ...] = ()  # () for a scalar; leading sizes of None vary from row to row: ragged
+    fill: Any = None  # replaces a null: a number, a string or bytes; if None, nulls are errors
+    decoded: bool = False  # whether the bytes of a binary column are its values (uint8)
+    text: bool = False  # whether its values are strings
+    name: str = field(default="", repr=False, compare=False)  # for errors
 
     @property
     def inner(self) -> tuple[int, ...]:
@@ -200,31 +172,15 @@ def kind_of(
     cast: str | None = None,
     fill: Any = None,
 ) -> Kind:
-    """Return the kind of a column's values, given its summary and the declarations of the program.
+    """Return the kind of a column's values, given its summary of all workers and the declarations of the program.
 
-    Parameters
-    ----------
-    name : str
-        The name of the column.
-    type_ : pyarrow.DataType
-        The type of the column.
-    summary : ColumnSummary
-        Its nulls and lengths on all workers.
-    shape : sequence of int or None, optional
-        The shape of one row's value. A flat array, or the bytes of a binary value, is reshaped to it; ``(None,)`` and
-        ``(None, None)`` declare ragged arrays.
-    cast : str, optional
-        The dtype of the values: fractions are cut off, floats are rounded, and a value that it can't hold is an
-        error when it is read. With a cast, or a declared shape, bytes are decoded as uint8; bytes in arrays only with
-        a cast.
-    fill : object, optional
-        The value that replaces nulls: a string or bytes for a column of these, otherwise a number, also for dates and
-        timestamps (see `Kind`).
+    A flat array, or the bytes of a binary value, is reshaped to a declared shape; ``(None,)`` and ``(None, None)``
+    declare ragged arrays. Fractions are cut off by a cast, floats are rounded, and a value that the dtype can't hold is
+    an error when it is read. With a cast, or a declared shape, bytes are decoded as uint8; bytes in arrays only with a
+    cast. `fill` replaces nulls: a string or bytes for a column of these, otherwise a number, also for dates and
+    timestamps (see `Kind`).
 
-    Raises
-    ------
-    FeedError
-        If the column does not allow it; the error names the first row at fault, its partition and its value.
+    Raises FeedError, which names the first row at fault, its partition and its value, if the column does not allow it.
 
     Examples
     --------

@@ -18,14 +18,8 @@ def plain_type(kind: pa.DataType, *, units: bool = True) -> pa.DataType:
 
     Dates are days, timestamps and durations microseconds, times of day nanoseconds. Values of a fixed number of bytes,
     as UUIDs, are binary; a tensor of a fixed shape is a flat array; an extension is what it is stored as. A type of
-    nulls alone is int32, as Spark reads it.
-
-    Parameters
-    ----------
-    kind : pa.DataType
-        The type.
-    units : bool
-        Whether times are converted; without, a column keeps the values that a row filter compares.
+    nulls alone is int32, as Spark reads it. Without `units`, times are not converted: a column keeps the values that a
+    row filter compares.
 
     Examples
     --------
@@ -71,10 +65,7 @@ def _of_leaf(kind: pa.DataType, units: bool) -> pa.DataType:
 def to_plain(column: pa.Array, kind: pa.DataType) -> pa.Array:
     """Return a column as a plain type; what is finer than the unit of a time is cut off.
 
-    Raises
-    ------
-    pa.ArrowInvalid
-        If a value does not fit, such as seconds that are too many microseconds.
+    Raises `pa.ArrowInvalid` if a value does not fit, such as seconds that are too many microseconds.
 
     Examples
     --------

@@ -22,23 +22,12 @@ _ADVICE_UNSIGNED = (
 def to_batch(results: Any, schema: pa.Schema, rows: int) -> pa.RecordBatch:
     """Return a program's results for some rows as a batch of the schema.
 
-    A cast may round between floats, and otherwise must not change a value; None is a null.
+    They are arrays, lists, tensors or ragged tensors of shape ``(rows, ...)`` by column name; or, for a schema of one
+    column, just its array. The values of a struct are a mapping of arrays by field, those of a vector a two-dimensional
+    array. Dates and timestamps may be datetimes, or integers as in `Kind`. A cast may round between floats, and
+    otherwise must not change a value; None is a null.
 
-    Parameters
-    ----------
-    results : mapping, sequence or array
-        Arrays of shape ``(rows, ...)`` by column name; or, for a schema of one column, just its array. Lists, tensors
-        and ragged tensors are accepted too. The values of a struct are a mapping of arrays by field, those of a vector
-        a two-dimensional array. Dates and timestamps may be datetimes, or integers as in `Kind`.
-    schema : pyarrow.Schema
-        The columns and types of the batch.
-    rows : int
-        The number of rows that the results must have.
-
-    Raises
-    ------
-    FeedError
-        If a column is missing, or has another number of rows, another shape, or values of another type.
+    Raises FeedError if a column is missing, or has another number of rows, another shape, or values of another type.
 
     Examples
     --------

@@ -49,19 +49,7 @@ _REMEDIES = {  # by the start of a value's module and class
 
 
 def require_frame(data: object, argument: str) -> None:
-    """Raise a SpecError unless a value is a Spark DataFrame.
-
-    Parameters
-    ----------
-    data : object
-        The user's value.
-    argument : str
-        The name of the argument, for the error.
-
-    Raises
-    ------
-    SpecError
-        If it is not a DataFrame; the error names its type and how to make a DataFrame of it.
+    """Raise a SpecError unless a value is a Spark DataFrame; it says how to make one of the value.
 
     Examples
     --------
@@ -83,10 +71,7 @@ spark.createDataFrame(rows, schema)
 def check_schema(schema: "StructType") -> None:
     """Raise a FeedError for a schema with columns that no tensor can hold.
 
-    Raises
-    ------
-    FeedError
-        The error names all such columns, with their types and a remedy for each.
+    The error names all such columns, with their types and a remedy for each.
 
     Examples
     --------
@@ -147,12 +132,7 @@ def _refusal(kind: "DataType", inside_array: bool = False) -> str:
 def arrow_type(kind: "DataType", *, large: bool = False) -> pa.DataType:
     """Return the Arrow type in which Spark sends values of one of its types.
 
-    Parameters
-    ----------
-    kind : DataType
-        The type.
-    large : bool
-        Whether Spark is set to send strings and binary as the large types (``useLargeVarTypes``).
+    With `large`, Spark is set to send strings and binary as the large types (``useLargeVarTypes``).
 
     Examples
     --------
@@ -194,10 +174,7 @@ _WORDS = {  # of Spark's schemas as text
 def arrow_schema(schema: "pa.Schema | StructType | str") -> pa.Schema:
     """Return a user's schema, such as ``"id bigint, x array<float>"``, as an Arrow schema, without Spark.
 
-    Raises
-    ------
-    SpecError
-        If it is not a schema, or has a type that no text of this function names.
+    Raises SpecError if it is not a schema, or has a type that no text of this function names.
 
     Examples
     --------
@@ -244,10 +221,7 @@ def named_type(text: str) -> pa.DataType | None:
 def parse_schema(schema: "str | StructType | pa.Schema", frame: "DataFrame") -> "StructType":
     """Return a user's schema, such as ``"prediction float, name string"``, as a StructType.
 
-    Raises
-    ------
-    SpecError
-        If it is not a schema.
+    Raises SpecError if it is none.
     """
     from pyspark.sql.pandas.types import from_arrow_schema
     from pyspark.sql.types import StructType
@@ -303,16 +277,7 @@ def select(frame: "DataFrame", names: Sequence[str]) -> "DataFrame":
 def map_in_arrow(frame: "DataFrame", function: _Function, schema: "str | StructType", **options: Any) -> "DataFrame":
     """Return the result of `DataFrame.mapInArrow`, whose batches have the original names of the columns.
 
-    Parameters
-    ----------
-    frame : DataFrame
-        The rows.
-    function : callable
-        Takes an iterator of record batches and yields record batches.
-    schema : str or StructType
-        The schema of the batches that it yields.
-    **options
-        Options of `mapInArrow`, such as ``barrier=True``.
+    The options, such as ``barrier=True``, are those of `mapInArrow`.
     """
     plain, _ = plainly_named(frame)
     if plain is not frame:

@@ -21,12 +21,7 @@ _Describe = Callable[[Sequence[pa.Array], int], str]  # takes a column's levels 
 def summarize(batch: pa.RecordBatch, partition: int = 0, first_row: int = 0) -> dict[str, ColumnSummary]:
     """Return for each column the number of nulls at all levels, and the range of its arrays' lengths at each.
 
-    Parameters
-    ----------
-    batch : pyarrow.RecordBatch
-        Some rows of a partition.
-    partition, first_row : int
-        The partition's number, and the position of the batch's first row in it, for naming a row.
+    The partition's number and the position of the batch's first row in it are for naming a row.
 
     Examples
     --------

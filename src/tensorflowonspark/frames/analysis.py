@@ -33,15 +33,9 @@ SHAPE = "tensorflowonspark.shape"  # the key in a column's metadata; its value h
 
 @dataclass(frozen=True)
 class Field(TensorInfo):
-    """A column: its name, the shape of one row's value, and its dtype, which is ``string`` for strings and binary.
+    """A column: its name, the shape of one row's value, and its dtype, which is ``string`` for strings and binary."""
 
-    Attributes
-    ----------
-    is_text : bool
-        Whether it holds strings.
-    """
-
-    is_text: bool = False
+    is_text: bool = False  # whether it holds strings
 
     @property
     def varying(self) -> int:
@@ -74,12 +68,7 @@ def field_of(column: "StructField") -> Field:
 def fields_of(frame: "DataFrame", names: Sequence[str]) -> dict[str, Field]:
     """Return the dtypes and shapes of some columns of a DataFrame, by name.
 
-    Raises
-    ------
-    SpecError
-        If a column is missing or a struct.
-    FeedError
-        If no array can hold a column's type.
+    Raises SpecError if a column is missing or a struct, and FeedError if no array can hold its type.
     """
     require_frame(frame, "the data")
     schema = frame.schema

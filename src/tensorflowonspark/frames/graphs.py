@@ -19,28 +19,10 @@ Block = Callable[..., dict[str, Any]]
 def export(
     function: Any, fields: Mapping[str, Field], form: Form, default: str
 ) -> tuple[ModelBundle, dict[str, tuple[str, int]]]:
-    """Return the exported block function, and the dtype and rank of each result for one row.
+    """Return the exported block function, a SavedModel, and the dtype and rank of each result for one row.
 
-    Parameters
-    ----------
-    function : tf.function or concrete function
-        The user's function.
-    fields : mapping
-        The columns by parameter.
-    form : Form
-        Its inputs and outputs.
-    default : str
-        The name of an unnamed result.
-
-    Returns
-    -------
-    (ModelBundle, dict)
-        The SavedModel, and (dtype, rank) by the name of the result.
-
-    Raises
-    ------
-    SpecError
-        If the function can't be traced for the columns, or can't be exported.
+    The fields are the columns by parameter; `default` is the name of an unnamed result. Raises SpecError if the
+    function can't be traced for the columns, or can't be exported.
     """
     own_types = _own_types(function)
 

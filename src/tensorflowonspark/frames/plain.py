@@ -28,24 +28,12 @@ class Form(Enum):
 
 @dataclass(frozen=True)
 class Plain:
-    """A plain function as a block function, which takes a dict of arrays of some rows.
-
-    Parameters
-    ----------
-    function : callable
-        The user's function.
-    form : Form
-        Its inputs and outputs.
-    parameters : tuple of str
-        The names of its parameters.
-    default : str
-        The name of an unnamed result.
-    """
+    """A plain function as a block function, which takes a dict of arrays of some rows."""
 
     function: Callable[..., Any]
     form: Form
     parameters: tuple[str, ...]
-    default: str
+    default: str  # the name of an unnamed result
 
     def __call__(self, block: Mapping[str, Any]) -> dict[str, Any]:
         """Return the results for a block by name."""
@@ -74,10 +62,7 @@ def _base(parameter: str, block: Mapping[str, Any]) -> str:
 def named(result: Any, default: str) -> dict[str, Any]:
     """Return a function's results by name.
 
-    Raises
-    ------
-    SpecError
-        If the result is a tuple without names.
+    Raises SpecError for a tuple without names.
 
     Examples
     --------
@@ -96,10 +81,7 @@ def named(result: Any, default: str) -> dict[str, Any]:
 def probe(function: Plain, fields: Mapping[str, Field]) -> dict[str, tuple[str, int]]:
     """Return the dtype and rank of each result for one row, from a call with two rows of ones.
 
-    Raises
-    ------
-    SpecError
-        If the function raises an error for these rows.
+    Raises SpecError if the function raises an error for these rows.
     """
     block = {name: _example(field) for name, field in fields.items()}
     columns = ", ".join(f"{name}: {field}" for name, field in fields.items())

@@ -19,13 +19,7 @@ MOST_CHARACTERS = 300  # of an error in one line
 
 
 class TrialReporter:
-    """Shows the trials of a study.
-
-    Parameters
-    ----------
-    study : optuna.Study
-        The study.
-    """
+    """Shows the trials of a study."""
 
     def __init__(self, study: "Study") -> None:
         self._study = study

@@ -26,20 +26,10 @@ def mark(trial: "Trial") -> None:
 
 
 def end_leftovers(study: "Study") -> int:
-    """Mark trials as failed whose driver ended while they ran, and queue their parameters again, once.
+    """Mark trials as failed whose driver ended while they ran, and queue their parameters again, once; return how many.
 
     Those of drivers on other hosts or in other containers are left to Optuna's heartbeat, if the storage has one:
     whether these drivers run is unknown here.
-
-    Parameters
-    ----------
-    study : optuna.Study
-        The study.
-
-    Returns
-    -------
-    int
-        How many there were.
     """
     import warnings
 

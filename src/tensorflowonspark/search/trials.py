@@ -47,21 +47,7 @@ class Settings:
 
 
 class Search:
-    """Runs the trials of one call of `tune`.
-
-    Parameters
-    ----------
-    study : optuna.Study
-        Gives the trials, and takes their outcomes.
-    objective : callable
-        From a trial to its value.
-    spark : SparkSession
-        The application.
-    slots : ApplicationSlots
-        Its slots.
-    settings : Settings
-        How many trials, and how.
-    """
+    """Runs the trials of one call of `tune`."""
 
     def __init__(
         self, study: "Study", objective: Objective, spark: "SparkSession", slots: ApplicationSlots, settings: Settings
@@ -81,13 +67,7 @@ class Search:
         self._reporter = TrialReporter(study)
 
     def run(self) -> None:
-        """Run the trials; return when all have ended.
-
-        Raises
-        ------
-        BaseException
-            What ends the search.
-        """
+        """Run the trials; return when all have ended, or raise what ends the search."""
         begin = looked = time.monotonic()
         limit = self._limit()
         self._study._stop_flag = False
@@ -219,13 +199,7 @@ class Search:
 
 
 def _checked(found: Any, count: int) -> list[float]:
-    """Return what an objective has returned as numbers.
-
-    Raises
-    ------
-    ValueError
-        If it is anything else.
-    """
+    """Return what an objective has returned as numbers; it raises ValueError for anything else."""
     values = list(found) if isinstance(found, (list, tuple)) else [found]
     expected = "a number" if count == 1 else f"{count} numbers"
     try:

@@ -18,14 +18,9 @@ _log = logging.getLogger(__name__)
 
 
 class Pruning:
-    """The metric by which the trials of a study are pruned.
+    """The metric by which the trials of a study are pruned, if they are.
 
-    Parameters
-    ----------
-    metric : str or None
-        Its name; None for the validation loss, or else the loss, which fits an objective to minimise.
-    active : bool
-        Whether trials are pruned.
+    By default it is the validation loss, or else the loss, which fits an objective to minimise.
     """
 
     def __init__(self, metric: str | None, *, active: bool) -> None:
@@ -49,27 +44,12 @@ class Pruning:
 
 
 class TrialWatch:
-    """Follows the clusters that one trial starts.
-
-    Parameters
-    ----------
-    pruning : Pruning
-        How the trial is pruned.
-
-    Attributes
-    ----------
-    trial : optuna.Trial or None
-        The trial, once Optuna was asked for it.
-    error : Exception or None
-        Why the trial was cancelled.
-    pruned : bool
-        Whether it was cancelled by Optuna's pruner.
-    """
+    """Follows the clusters that one trial starts."""
 
     def __init__(self, pruning: Pruning) -> None:
-        self.trial: Trial | None = None
-        self.error: Exception | None = None
-        self.pruned = False
+        self.trial: Trial | None = None  # once Optuna was asked for it
+        self.error: Exception | None = None  # why the trial was cancelled
+        self.pruned = False  # cancelled by Optuna's pruner
         self._pruning = pruning
         self._thread = 0
         self._lock = Lock()
@@ -110,19 +90,9 @@ class TrialWatch:
             each.cancel(self.error)
 
     def report(self, first_step: int | None, epoch: EpochMetrics) -> int:
-        """Report an epoch to Optuna, and end the trial if that is not promising.
+        """Report an epoch to Optuna, and end the trial if that is not promising; return the step of its first epoch.
 
-        Parameters
-        ----------
-        first_step : int or None
-            The step of the training's first epoch; None if a training begins.
-        epoch : EpochMetrics
-            The epoch.
-
-        Returns
-        -------
-        int
-            The step of the training's first epoch.
+        `first_step` is what an earlier call for this training has returned; None if it begins.
         """
         from optuna import TrialPruned
 

@@ -27,27 +27,11 @@ _ONE_NAME_NODE = {"dfs.client.failover.max.attempts": "3"}
 
 
 def hdfs(scheme: str, authority: str, settings: Mapping[str, str]) -> fsspec.AbstractFileSystem:
-    """Return the adapter of an HDFS, or of a view over several.
+    """Return the adapter of an HDFS (``hdfs``), or of a view over several (``viewfs``), which has not connected yet.
 
-    Parameters
-    ----------
-    scheme : str
-        ``hdfs`` or ``viewfs``.
-    authority : str
-        A name node's host and port, or the name of an HA name service or a mount table; by default that of
-        ``fs.defaultFS``.
-    settings : mapping
-        Hadoop's settings.
-
-    Returns
-    -------
-    fsspec.AbstractFileSystem
-        The adapter, which has not connected yet.
-
-    Raises
-    ------
-    StorageError
-        If hdfs-native isn't installed, no name node is configured, or the settings are invalid.
+    The authority is a name node's host and port, or the name of an HA name service or a mount table; by default that of
+    ``fs.defaultFS``. Raises StorageError if hdfs-native isn't installed, no name node is configured, or the settings
+    are invalid.
     """
     try:
         from hdfs_native.fsspec import HdfsFileSystem, ViewfsFileSystem
@@ -130,19 +114,7 @@ def s3(_scheme: str, bucket: str, settings: Mapping[str, str]) -> fsspec.Abstrac
 
 
 def s3_options(bucket: str, settings: Mapping[str, str]) -> dict[str, Any]:
-    """Return the arguments of ``pyarrow.fs.S3FileSystem`` for a bucket.
-
-    Parameters
-    ----------
-    bucket : str
-        The name: ``fs.s3a.bucket.NAME.x`` takes precedence over ``fs.s3a.x``.
-    settings : mapping
-        Hadoop's settings.
-
-    Returns
-    -------
-    dict
-        Keyword arguments.
+    """Return the arguments of ``pyarrow.fs.S3FileSystem``; ``fs.s3a.bucket.NAME.x`` takes precedence over ``fs.s3a.x``.
 
     Examples
     --------
@@ -207,10 +179,7 @@ def gcs(_scheme: str, _bucket: str, settings: Mapping[str, str]) -> fsspec.Abstr
 def abfs(scheme: str, authority: str, settings: Mapping[str, str]) -> fsspec.AbstractFileSystem:
     """Return the adapter of an Azure account, as in ``abfs://container@account.dfs.core.windows.net/path``.
 
-    Raises
-    ------
-    StorageError
-        If pyarrow has no Azure file system, or the URL names no account.
+    Raises StorageError if pyarrow has no Azure file system, or the URL names no account.
     """
     try:
         from pyarrow.fs import AzureFileSystem
@@ -311,26 +280,11 @@ def is_local(files: fsspec.AbstractFileSystem) -> bool:
 
 
 def files_below(files: fsspec.AbstractFileSystem, root: str) -> dict[str, dict[str, Any]]:
-    """Return the files below a directory, or the file itself, with what the file system reports of each.
+    """Return the files below a directory, or the file itself, by path, with what the file system reports of each.
 
-    Parameters
-    ----------
-    files : fsspec.AbstractFileSystem
-        An adapter, as `file_system` returns it.
-    root : str
-        The path within it.
-
-    Returns
-    -------
-    dict
-        By path, as fsspec's ``find(detail=True)``: ``size``, ``type`` and ``mtime`` among others. On the local machine
-        links are followed, as Spark and pyarrow do, where fsspec's own listing leaves out what is behind them; one that
-        leads nowhere has the type ``"link"``.
-
-    Raises
-    ------
-    StorageError
-        If a link leads back to a directory that it is in.
+    That is as fsspec's ``find(detail=True)``: ``size``, ``type`` and ``mtime`` among others. On the local machine links
+    are followed, as Spark and pyarrow do, where fsspec's own listing leaves out what is behind them; one that leads
+    nowhere has the type ``"link"``, and StorageError is raised for one that leads back to a directory that it is in.
     """
     files.invalidate_cache()
     if not is_local(files):

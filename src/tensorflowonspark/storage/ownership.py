@@ -16,15 +16,7 @@ _OTHERS_WRITE = stat.S_IWOTH | stat.S_IWGRP
 def why_not_ours(path: Path) -> str:
     """Return why others could change a local file, or put modules beside it; empty if only this user and root can.
 
-    Parameters
-    ----------
-    path : Path
-        A file or a directory.
-
-    Raises
-    ------
-    OSError
-        If it is missing.
+    Raises OSError if it is missing.
     """
     real = path.resolve()
     for each in {*path.absolute().parents, path.absolute(), *real.parents, real}:
@@ -39,12 +31,7 @@ def why_not_ours(path: Path) -> str:
 def why_replaceable(path: str) -> str:
     """Return why others could replace a file or directory by another one; empty if none can, or on an object store.
 
-    That is so if others can write to a directory above it, unless it is sticky, as ``/tmp``.
-
-    Parameters
-    ----------
-    path : str
-        A local path or a URL, which need not exist.
+    That is so if others can write to a directory above it, unless it is sticky, as ``/tmp``. It need not exist.
     """
     files, within = file_system(path)
     if is_object_store(files):

@@ -73,12 +73,7 @@ def _type_of(text: str) -> pa.DataType:
 
 
 def partition_value(text: str | None, kind: pa.DataType) -> pa.Scalar:
-    """Return the value of a directory as a type, which may be a user's.
-
-    Raises
-    ------
-    SpecError
-        If it is none of that type.
+    """Return the value of a directory as a type, which may be a user's; it raises SpecError if it is none.
 
     Examples
     --------

@@ -69,20 +69,11 @@ def _plain_length_crc(lengths: npt.NDArray[np.unsignedinteger]) -> Words:
 
 
 def wrong_data(array: Bytes, start: Ints, end: Ints) -> Ints:
-    """Return the numbers of the records whose data do not match the checksum behind them.
+    """Return the numbers of the records whose data do not match the checksum behind them, in ascending order.
 
-    Parameters
-    ----------
-    array : array of uint8
-        The buffer.
-    start, end : array of int
-        The spans of the records, one frame after the other, whose lengths match their checksums.
-
-    Returns
-    -------
-    array of int
-        Ascending. A single wrong record is always found. The differences of several cancel each other with a
-        probability of 2**-32, as improbable as damage to a record that does not change its checksum.
+    The spans are those of records whose lengths match their checksums, one frame after the other. A single wrong record
+    is always found. The differences of several cancel each other with a probability of 2**-32, as improbable as damage
+    to a record that does not change its checksum.
     """
     if len(start) > _FEW_RECORDS and _all_match(array, start, end):
         return np.empty(0, np.int64)

@@ -41,29 +41,12 @@ def kinds_for(kind: pa.DataType) -> tuple[int, ...]:
 def decode(records: Encoded, columns: list[pa.Field], sequences: bool, case_sensitive: bool = True) -> list[pa.Array]:
     """Return an array for each column, with a value for each record.
 
-    Parameters
-    ----------
-    records : Encoded
-        Serialised ``Example`` or ``SequenceExample`` messages.
-    columns : list of pa.Field
-        Names and types. A missing feature is a null. A feature without values is an empty array in a column of arrays,
-        and a null in other columns.
-    sequences : bool
-        Whether the records are ``SequenceExample``. Arrays of arrays are read from feature lists, and single values
-        from the context. Arrays are read from either, with one value for each step of a feature list.
-    case_sensitive : bool
-        Whether only features of exactly a column's name are its values, or also one whose name differs in case and is
-        no column's.
+    A missing feature is a null. A feature without values is an empty array in a column of arrays, and a null in other
+    columns. Of `sequences` (``SequenceExample``), arrays of arrays are read from feature lists, and single values from
+    the context. Arrays are read from either, with one value for each step of a feature list. Unless `case_sensitive`, a
+    feature whose name differs in case from a column's, and is no other column's, is the column's too.
 
-    Returns
-    -------
-    list of pa.Array
-        Of the columns' types and the number of records.
-
-    Raises
-    ------
-    BadRecords
-        If some records can't be read, or hold values that do not convert to a column's type.
+    Raises BadRecords if some records can't be read, or hold values that do not convert to a column's type.
     """
     if sequences or len(records) <= FEW_MESSAGES or any(_is_nested(column.type) for column in columns):
         return decode_any(records, columns, sequences, case_sensitive)

@@ -27,23 +27,9 @@ _LARGEST_IN_BYTES = np.array(
 def encode(batch: pa.RecordBatch, sequences: bool) -> pa.Array:
     r"""Return a binary array with a message for each row.
 
-    Parameters
-    ----------
-    batch : pa.RecordBatch
-        Columns of single values or arrays; with `sequences` also of arrays of arrays. A null becomes no feature, an
-        empty array a feature without values.
-    sequences : bool
-        Whether to write ``SequenceExample`` messages: arrays of arrays become feature lists, other columns the context.
-
-    Returns
-    -------
-    pa.BinaryArray
-        The messages.
-
-    Raises
-    ------
-    ValueError
-        If an array holds a null, which a feature can't represent.
+    A null becomes no feature, an empty array a feature without values. Of `sequences` (``SequenceExample``), arrays of
+    arrays become feature lists, other columns the context. Raises ValueError if an array holds a null, which a feature
+    can't represent.
 
     Examples
     --------

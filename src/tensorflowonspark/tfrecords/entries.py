@@ -19,18 +19,11 @@ _SHOWN_BYTES = 100  # of a name that is none
 
 
 class Entries:
-    """The entries of maps from names to messages, by name.
+    """The entries of maps from names to messages, ``Features`` or ``FeatureLists``, by name.
 
     Most files are written by one program, whose records have the same features in the same order. So the first entries
     of all records are parsed together, then the second ones, and so on. A slower path parses any other encoding that
     Protocol Buffers allow.
-
-    Parameters
-    ----------
-    data : array of uint8
-        The buffer.
-    maps : Spans
-        The messages ``Features`` or ``FeatureLists``.
     """
 
     def __init__(self, data: Bytes, maps: Spans) -> None:

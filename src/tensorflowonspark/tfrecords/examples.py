@@ -41,24 +41,12 @@ _INTS_BYTES = 1 << 20  # of encoded integers that are read at once
 
 @dataclass(frozen=True)
 class Values:
-    """The values of one feature for some units: records, or the steps of records.
+    """The values of one feature for some units: records, or the steps of records."""
 
-    Attributes
-    ----------
-    kind : int
-        `BYTES`, `FLOAT` or `INT64`; 0 if all are empty.
-    values : array
-        The values of all units: an Arrow binary array, or a numpy array of float32, int64 or float64.
-    counts : array of int
-        The number of values of each unit.
-    single : bool
-        Whether each unit is known to have one value.
-    """
-
-    kind: int
-    values: "pa.Array | npt.NDArray[np.generic]"
-    counts: Ints
-    single: bool = False
+    kind: int  # `BYTES`, `FLOAT` or `INT64`; 0 if all are empty
+    values: "pa.Array | npt.NDArray[np.generic]"  # of all units: Arrow's binary, or float32, int64 or float64
+    counts: Ints  # the values of each unit
+    single: bool = False  # whether each unit is known to have one value
 
 
 def read_steps(data: Bytes, lists: Fields) -> tuple[Ints, Fields]:
@@ -70,28 +58,9 @@ def read_steps(data: Bytes, lists: Fields) -> tuple[Ints, Fields]:
 def read_values(data: Bytes, features: Fields, units: int, wanted: tuple[int, ...], name: str) -> Values:
     """Return the values of ``Feature`` messages.
 
-    Parameters
-    ----------
-    data : array of uint8
-        The buffer.
-    features : Fields
-        The messages; ``message`` is the number of the unit of each, in ascending order.
-    units : int
-        The number of units.
-    wanted : tuple of int
-        The accepted kinds. If some records have integers and others floats, all become float64.
-    name : str
-        The name of the feature, for errors.
-
-    Returns
-    -------
-    Values
-        The values of all units.
-
-    Raises
-    ------
-    BadRecords
-        If a value can't be read, or is of another kind.
+    Their ``message`` is the number of the unit of each, in ascending order. If some records have integers and others
+    floats, and both kinds are wanted, all become float64. Raises BadRecords, which names the feature, if a value can't
+    be read, or is of another kind.
     """
     if units <= _UNITS:
         return _read_values(data, features, units, wanted, name)
@@ -185,10 +154,7 @@ _READERS = {BYTES: _bytes, FLOAT: _floats, INT64: _ints}
 def packed_ints(data: Bytes, spans: Spans) -> tuple[Ints, Ints]:
     """Return the integers in some spans, and the number of integers in each.
 
-    Raises
-    ------
-    BadRecords
-        If a span ends within an integer.
+    Raises BadRecords if a span ends within an integer.
     """
     raw, bounds = bytes_of(gather(data, spans.start, spans.end))
     last = raw < 0x80  # noqa: PLR2004 - the last byte of a number
@@ -249,18 +215,10 @@ def _mixed(parts: list[Values]) -> Values:
 
 @dataclass(frozen=True)
 class Encoded:
-    """Some encoded records in a buffer.
+    """Some encoded records in a buffer."""
 
-    Attributes
-    ----------
-    data : array of uint8
-        The buffer, with `wire.PADDING_BYTES` behind the last record.
-    spans : Spans
-        The spans of the records; ``spans.record`` are their numbers, from 0.
-    """
-
-    data: Bytes
-    spans: Spans
+    data: Bytes  # with `wire.PADDING_BYTES` behind the last record
+    spans: Spans  # of the records; `spans.record` are their numbers, from 0
 
     def __len__(self) -> int:
         return len(self.spans)

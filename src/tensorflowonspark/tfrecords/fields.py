@@ -43,22 +43,12 @@ _UNREADABLE = "no field of a message can be read here"
 
 @dataclass(frozen=True)
 class Fields:
-    """The fields of some messages, message by message, in the order in which they are written.
+    """The fields of some messages, message by message, in the order in which they are written."""
 
-    Attributes
-    ----------
-    message : array of int
-        The position of each field's message.
-    number, kind : array of int
-        The field number and wire type of each.
-    spans : Spans
-        The value of each, without its length.
-    """
-
-    message: Ints
-    number: _Small
-    kind: _Small
-    spans: Spans
+    message: Ints  # the position of each field's message
+    number: _Small  # the field number of each
+    kind: _Small  # the wire type of each
+    spans: Spans  # the value of each, without its length
 
     def where(self, number: int) -> "Fields":
         """Return the fields of one number."""
@@ -94,29 +84,11 @@ def _only(data: npt.NDArray[np.uint8], messages: Spans) -> "Fields | None":
 
 
 def fields(data: Bytes, messages: Spans, wanted: Wanted = _FIRST, least_bytes: int = LEAST_BYTES) -> Fields:
-    """Return the wanted fields of messages.
+    """Return the wanted fields of messages, by default those of number 1 with a length, message by message.
 
-    Parameters
-    ----------
-    data : array of uint8
-        The buffer, with `PADDING_BYTES` after the last message.
-    messages : Spans
-        The spans of the messages.
-    wanted : Wanted
-        The fields; by default those of number 1 with a length.
-    least_bytes : int
-        The bytes of the buffer for each field, from some hundred thousand fields on, if messages have more than one of
-        each number: what is kept of a field takes about a hundred bytes.
-
-    Returns
-    -------
-    Fields
-        Message by message.
-
-    Raises
-    ------
-    BadRecords
-        If some of the spans are not messages, or there are more fields than `least_bytes` allows.
+    The buffer has `PADDING_BYTES` after the last message, and `least_bytes` for each field, from some hundred thousand
+    fields on, if messages have more than one of each number: what is kept of a field takes about a hundred bytes.
+    Raises BadRecords if some of the spans are not messages, or there are more fields than that.
     """
     parts, count = [], 0
     most = max(_MOST_FIELDS, len(data) // least_bytes, wanted.last * len(messages))

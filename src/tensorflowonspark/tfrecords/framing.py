@@ -130,13 +130,7 @@ _length_at = struct.Struct("<Q").unpack_from
 
 
 class BrokenFile(Exception):
-    """A file can't be read beyond some offset, since the start of its next record is unknown.
-
-    Attributes
-    ----------
-    offset : int
-        The offset, in bytes of the decompressed file.
-    """
+    """A file can't be read beyond some offset, in bytes when decompressed: where its next record begins is unknown."""
 
     def __init__(self, offset: int, reason: str) -> None:
         super().__init__(reason)
@@ -145,24 +139,12 @@ class BrokenFile(Exception):
 
 @dataclass(frozen=True)
 class Block:
-    """Some whole records of a file.
+    """Some whole records of a file."""
 
-    Attributes
-    ----------
-    offset : int
-        The offset of the first byte of `data` in the decompressed file.
-    data : array of uint8
-        The bytes, followed by padding.
-    spans : Spans
-        The records in `data`, without their frames.
-    wrong : array of int
-        The numbers of the records whose data do not match their checksum.
-    """
-
-    offset: int
-    data: npt.NDArray[np.uint8]
-    spans: Spans
-    wrong: Ints
+    offset: int  # of the first byte of `data` in the decompressed file
+    data: npt.NDArray[np.uint8]  # followed by padding
+    spans: Spans  # the records in `data`, without their frames
+    wrong: Ints  # the numbers of the records whose data do not match their checksum
 
     def without_wrong(self) -> "Block":
         """Return the block without these records."""
@@ -173,29 +155,12 @@ class Block:
 def blocks(
     file: BinaryIO, begin: int = 0, end: int | None = None, size: int = BLOCK_BYTES, longest: int = MAX_RECORD_BYTES
 ) -> Iterator[Block]:
-    """Yield the records of a file whose frames begin in ``[begin, end)``.
+    """Yield the records of a file whose frames begin in ``[begin, end)``, in bytes; by default of the whole file.
 
-    Parameters
-    ----------
-    file : file object
-        The decompressed file, positioned at `begin`, where a record begins.
-    begin, end : int
-        In bytes; by default the whole file.
-    size : int
-        The number of bytes to read at once. A longer record is read whole.
-    longest : int
-        The most bytes of a record: some bytes of compressed data can stand for any number.
-
-    Yields
-    ------
-    Block
-        Whole records.
-
-    Raises
-    ------
-    BrokenFile
-        After the records that can be read, if the file ends within a record, or a length does not match its checksum or
-        exceeds `longest`.
+    The file is decompressed, and positioned at `begin`, where a record begins. So many bytes as `size` are read at
+    once; a longer record is read whole, unless it is longer than `longest`: some bytes of compressed data can stand for
+    any number. Raises BrokenFile after the records that can be read, if the file ends within a record, or a length does
+    not match its checksum or exceeds `longest`.
 
     Examples
     --------
@@ -323,18 +288,6 @@ def first_header(file: BinaryIO, begin: int, end: int) -> int:
 
     A frame is recognized by a length that matches its checksum, followed by further ones: each matches by chance once
     in 2**32 positions.
-
-    Parameters
-    ----------
-    file : file object
-        A seekable file.
-    begin, end : int
-        The part, in bytes.
-
-    Returns
-    -------
-    int
-        The position, in bytes.
     """
     at, size = begin, _LOOK_BYTES
     while at < end:
@@ -374,18 +327,7 @@ def _chain_holds(file: BinaryIO, begin: int, end: int) -> bool:
 
 
 def framed(records: pa.Array) -> npt.NDArray[np.uint8]:
-    """Return the bytes of a file of records.
-
-    Parameters
-    ----------
-    records : pa.Array
-        The records, of type binary, without nulls.
-
-    Returns
-    -------
-    array of uint8
-        The framed records.
-    """
+    """Return the bytes of a file of records, which are binary and without nulls."""
     data, bounds = bytes_of(records)
     lengths = np.diff(bounds).astype("<u8")
     of_lengths = length_crc(lengths).astype("<u4")

@@ -235,14 +235,7 @@ def write_tfrecord(
 def write_files(df: "DataFrame", output: OutputFiles, settings: Mapping[str, str]) -> None:
     """Write a DataFrame, whose columns have been checked; a job that fails leaves nothing.
 
-    Parameters
-    ----------
-    df : DataFrame
-        The rows.
-    output : OutputFiles
-        Where they are written.
-    settings : mapping
-        The Hadoop settings of the tasks.
+    The settings are those of Hadoop, for the tasks.
     """
 
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

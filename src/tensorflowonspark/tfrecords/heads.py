@@ -22,33 +22,15 @@ _LONGEST_VARINT = 10
 
 @dataclass(frozen=True)
 class Head:
-    """The bytes of one feature before its values.
-
-    Attributes
-    ----------
-    name : str
-        The name of the feature.
-    kind : int
-        `BYTES`, `FLOAT` or `INT64`.
-    data : bytes
-        The head itself.
-    lengths : tuple of int
-        The positions of the lengths that include the values; the last one is that of the values alone.
-    size : int
-        The number of bytes of the values.
-    most : int
-        The most bytes of values with which all lengths take one byte; negative if some take more.
-    common : bytes
-        The head without the size of the values in its lengths, if they take one byte.
-    """
+    """The bytes of one feature before its values."""
 
     name: str
-    kind: int
-    data: bytes
-    lengths: tuple[int, ...]
-    size: int
-    most: int
-    common: bytes
+    kind: int  # `BYTES`, `FLOAT` or `INT64`
+    data: bytes  # the head itself
+    lengths: tuple[int, ...]  # the positions of the lengths that include the values; the last: of these alone
+    size: int  # of the values, in bytes
+    most: int  # bytes of values with which all lengths take one byte; negative if some take more
+    common: bytes  # the head without the size of the values in its lengths, if they take one byte
 
 
 class Part(NamedTuple):

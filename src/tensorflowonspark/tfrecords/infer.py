@@ -57,10 +57,7 @@ _ODD_TYPES = {  # of Spark, which are structs in Arrow, or nothing
 def arrow_columns(schema: "StructType", options: Options, partitions: Iterable[str] = ()) -> list[pa.Field]:
     """Return the Arrow fields of Spark columns.
 
-    Raises
-    ------
-    SpecError
-        If a record can't hold some columns; the error names all of them.
+    Raises SpecError, which names all columns that a record can't hold.
     """
     if problems := [
         f"column {each.name!r} has type {each.dataType.simpleString()}: {why}"
@@ -73,13 +70,7 @@ def arrow_columns(schema: "StructType", options: Options, partitions: Iterable[s
 
 
 def chosen(columns: Sequence[str] | None, known: Sequence[str]) -> list[str]:
-    """Return the names of the chosen columns, by default all known ones.
-
-    Raises
-    ------
-    SpecError
-        If a column is unknown.
-    """
+    """Return the names of the chosen columns, by default all known ones; it raises SpecError for an unknown one."""
     if missing := ", ".join(sorted(set(columns or ()) - set(known))):
         raise SpecError(f"columns={list(columns or ())}: there is no {missing}, only {', '.join(known)}")
     return list(known if columns is None else columns)
@@ -134,24 +125,12 @@ def _refusal(kind: pa.DataType, options: Options) -> str:
 
 @dataclass(frozen=True)
 class Seen:
-    """A summary of one feature over some records.
+    """A summary of one feature over some records."""
 
-    Attributes
-    ----------
-    kind : int
-        `BYTES`, `FLOAT` or `INT64`; 0 if all records have it empty.
-    many : bool
-        Whether a record, or a step of a feature list, has several values.
-    text : bool
-        Whether all bytes are UTF-8.
-    steps : bool
-        Whether it is a feature list.
-    """
-
-    kind: int
-    many: bool
-    text: bool
-    steps: bool = False
+    kind: int  # `BYTES`, `FLOAT` or `INT64`; 0 if all records have it empty
+    many: bool  # whether a record, or a step of a feature list, has several values
+    text: bool  # whether all bytes are UTF-8
+    steps: bool = False  # whether it is a feature list
 
     def with_(self, other: "Seen", name: str) -> "Seen":
         """Return the summary of both; integers and floats together are floats."""
@@ -179,19 +158,7 @@ def merged(seen: dict[str, Seen], found: dict[str, Seen]) -> dict[str, Seen]:
 def seen_in(splits: Iterable[RecordSplit], options: Options, limit: int = 0) -> dict[str, Seen]:
     """Return the summaries of the features of some splits, by name.
 
-    Parameters
-    ----------
-    splits : iterable of RecordSplit
-        The parts of files.
-    options : Options
-        The options of the records.
-    limit : int
-        The number of records, rounded up to a whole block; 0 for all.
-
-    Returns
-    -------
-    dict of str to Seen
-        Records that can't be read are ignored.
+    Records that can't be read are ignored. The limit, in records, is rounded up to a whole block; 0 is for all.
     """
     return reduce(merged, (seen_in_block(each, options) for each in _first(splits, options, limit)), {})
 
@@ -305,28 +272,12 @@ Summarize = Callable[[list[list[RecordSplit]]], dict[str, Seen]]
 
 
 def inferred(files: Sequence[File], options: Options, summarize: Summarize | None = None) -> list[pa.Field]:
-    """Return the columns of files, inferred from their records and directories.
+    """Return the columns of files, inferred from their records and directories: features, then partition columns.
 
-    Parameters
-    ----------
-    files : sequence of File
-        The files.
-    options : Options
-        Its `sample_records` is the number of records to read.
-    summarize : callable, optional
-        Summarizes all records of some tasks, if `sample_records` is 0. By default this process reads them.
-
-    Returns
-    -------
-    list of pa.Field
-        The features by name, followed by the partition columns.
-
-    Raises
-    ------
-    SpecError
-        If the files have no records, or records contradict each other.
-    TFRecordError
-        If the files have no records that can be read, and the mode is ``FAILFAST``.
+    Features are in the order of their names. So many records as `sample_records` are read; if it is 0, `summarize`
+    gives the summary of all records of some tasks, and by default this process reads them. Raises SpecError if the
+    files have no records, or records contradict each other, and TFRecordError if no record can be read, and the mode is
+    ``FAILFAST``.
     """
     if options.record_type is RecordType.BYTE_ARRAY:
         columns = [pa.field(BYTES_COLUMN, pa.binary())]

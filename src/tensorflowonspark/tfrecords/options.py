@@ -135,20 +135,6 @@ class Options:
 
     Those of reading are described at `ReadOptions`. Names match in any case, with underscores or without.
 
-    Attributes
-    ----------
-    compression : Compression
-        ``compression`` of written files: ``none`` (the default), ``gzip`` or ``zlib``.
-    partition_by : tuple of str
-        ``partitionBy``: the columns, separated by commas, whose values become directories.
-    partition_overwrite_mode : OverwriteMode
-        ``partitionOverwriteMode``: whether an overwrite replaces the whole directory (``static``, the default) or only
-        the partitions that it writes (``dynamic``).
-    max_records_per_file : int
-        ``maxRecordsPerFile``: the most records of a written file; 0 for any number.
-    max_files_per_trigger : int
-        ``maxFilesPerTrigger``: the most files of a micro-batch of a stream, on Spark 4.2 or newer; 0 for all.
-
     Examples
     --------
     >>> Options.of({"recordType": "ByteArray"}).record_type.value
@@ -171,10 +157,10 @@ ignoreInvalidPartitionPaths, ignoreCorruptFiles, ignoreMissingFiles, caseSensiti
     sample_records: int = 10_000
     split_bytes: int = 128 << 20
     max_record_bytes: int = MAX_RECORD_BYTES
-    compression: Compression = Compression.NONE
-    partition_by: tuple[str, ...] = ()
+    compression: Compression = Compression.NONE  # of written files
+    partition_by: tuple[str, ...] = ()  # columns whose values become directories; given separated by commas
     partition_overwrite_mode: OverwriteMode = OverwriteMode.STATIC
-    max_records_per_file: int = 0
+    max_records_per_file: int = 0  # 0 for any number
     recursive_file_lookup: bool = False
     path_glob_filter: str = ""
     modified_after: str = ""
@@ -186,26 +172,14 @@ ignoreInvalidPartitionPaths, ignoreCorruptFiles, ignoreMissingFiles, caseSensiti
     ignore_corrupt_files: bool = False
     ignore_missing_files: bool = False
     case_sensitive: bool = False
-    max_files_per_trigger: int = 0
+    max_files_per_trigger: int = 0  # of a micro-batch of a stream, on Spark 4.2 or newer; 0 for all
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> "Options":
         """Return a user's options; the defaults are the settings of Spark's session.
 
-        Parameters
-        ----------
-        given : mapping
-            Values by name, as in ``{"recordType": "ByteArray"}``; values may be strings, and None is the default.
-
-        Returns
-        -------
-        Options
-            With the defaults of all other options: `SETTINGS`, as they came here with those of file systems.
-
-        Raises
-        ------
-        SpecError
-            If a name is unknown, a value is invalid, or the session has a setting of `UNSUPPORTED`.
+        Values may be strings, and None is the default: `SETTINGS`, as they came here with those of file systems. Raises
+        SpecError if a name is unknown, a value is invalid, or the session has a setting that is not supported.
         """
         names = {_camel(each.name): each for each in fields(cls)}
         known = {name.lower(): each for name, each in names.items()}

@@ -46,29 +46,17 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Damaged:
-    """The rest of a file, which can't be read.
+    """The rest of a file, which can't be read."""
 
-    Attributes
-    ----------
-    offset : int
-        The position at which it begins, in bytes.
-    reason : str
-        The reason that it can't be read.
-    """
-
-    offset: int
+    offset: int  # where it begins, in bytes
     reason: str
 
 
 def records_of(split: RecordSplit, options: Options) -> Iterator[Block | Damaged]:
     """Yield the records of a split, and last a `Damaged` if the file can't be read to the end of the split.
 
-    Raises
-    ------
-    TFRecordError
-        If the file has a compression that TFRecord files do not have.
-    FileNotFoundError
-        If it is gone, unless the option `ignore_missing_files` is set.
+    Raises TFRecordError if the file has a compression that TFRecord files do not have, and FileNotFoundError if it is
+    gone, unless the option `ignore_missing_files` is set.
     """
     files, path = storage.file_system(split.file.path)
     try:
@@ -105,26 +93,10 @@ def _blocks(file: BinaryIO, split: RecordSplit, longest: int) -> Iterator[Block]
 
 
 def read(splits: Iterable[RecordSplit], columns: Sequence[pa.Field], options: Options) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of some splits.
+    """Yield the rows of some splits, those of one block of one file at a time.
 
-    Parameters
-    ----------
-    splits : iterable of RecordSplit
-        The parts of files.
-    columns : sequence of pa.Field
-        The columns of the rows: features, partition columns of the files, and the column of reasons.
-    options : Options
-        `record_type`, `mode`, `column_name_of_corrupt_record`, `case_sensitive` and what to ignore apply.
-
-    Yields
-    ------
-    pa.RecordBatch
-        Rows of one block of one file.
-
-    Raises
-    ------
-    TFRecordError
-        If a record can't be read, and the mode is `Mode.FAILFAST`.
+    The columns are features, partition columns of the files, and the column of reasons. Raises TFRecordError if a
+    record can't be read, and the mode is `Mode.FAILFAST`.
     """
     for split in splits:
         reader = _Reader(split, list(columns), options)
@@ -137,10 +109,7 @@ def read(splits: Iterable[RecordSplit], columns: Sequence[pa.Field], options: Op
 def count(split: RecordSplit, columns: Sequence[pa.Field], options: Options) -> int:
     """Return the number of rows that `read` yields for a split; records are decoded only if some are to be left out.
 
-    Raises
-    ------
-    TFRecordError
-        As `read` does, except for records whose data are wrong.
+    Raises what `read` raises, except for records whose data are wrong.
     """
     if options.mode is Mode.DROPMALFORMED or options.ignore_corrupt_files:
         return sum(batch.num_rows for batch in read([split], columns, options))

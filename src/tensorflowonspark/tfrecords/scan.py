@@ -28,28 +28,14 @@ _PART_FIELDS = 1 << 14
 
 
 class Wanted(NamedTuple):
-    """The fields that a reader asks for; Protocol Buffers skip all others as unknown.
+    """The fields that a reader asks for; Protocol Buffers skip all others as unknown."""
 
-    Attributes
-    ----------
-    last : int
-        The highest field number.
-    kinds : tuple of int
-        The wire types.
-    """
-
-    last: int = 1
-    kinds: tuple[int, ...] = (LENGTH,)
+    last: int = 1  # the highest field number
+    kinds: tuple[int, ...] = (LENGTH,)  # wire types
 
 
 class UnreadableField(Exception):
-    """No field can be read at a position.
-
-    Attributes
-    ----------
-    at : int
-        The position.
-    """
+    """No field can be read at a position."""
 
     def __init__(self, at: int) -> None:
         super().__init__(f"no field of a message can be read at byte {at}")
@@ -60,21 +46,8 @@ def scan(view: memoryview, at: int, end: int, wanted: Wanted) -> Iterator[npt.ND
     """Yield number, wire type, start and end of the wanted fields of one message, some thousands at a time.
 
     Groups, which begin and end with a field, are skipped as unknown. Like Protocol Buffers this accepts any fields in
-    them, even of number 0.
-
-    Parameters
-    ----------
-    view : memoryview
-        The buffer, with zeros after the message.
-    at, end : int
-        Where to begin, and the message's end.
-    wanted : Wanted
-        The fields.
-
-    Raises
-    ------
-    UnreadableField
-        After the fields before it.
+    them, even of number 0. The buffer has zeros after the message. Raises UnreadableField where no field can be read,
+    after the fields before.
     """
     found: list[tuple[int, int, int, int]] = []
     groups: list[int] = []  # the numbers of the groups around `at`

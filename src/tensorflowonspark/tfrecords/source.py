@@ -50,15 +50,9 @@ class CarriesSettings:
 
 
 class TFRecordSource(CarriesSettings, DataSource):
-    """The data source ``tfrecord``.
+    """The data source ``tfrecord``."""
 
-    Attributes
-    ----------
-    settings : mapping
-        The Hadoop settings of the session that has registered it.
-    """
-
-    settings: Mapping[str, str] = {}
+    settings: Mapping[str, str] = {}  # Hadoop's, of the session that has registered it
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
@@ -178,16 +172,7 @@ Offset = dict[str, Any]
 class TFRecordStream(CarriesSettings, DataSourceStreamReader):
     """A stream of the files of a directory, with at most `Options.max_files_per_trigger` in a micro-batch.
 
-    Parameters
-    ----------
-    paths : sequence of str
-        Directories or wildcards.
-    schema : StructType
-        The columns of the rows.
-    options : Options
-        The options of the source.
-    inferred : bool
-        Whether the columns are those that the records had.
+    `inferred` is whether the columns are those that the records had.
     """
 
     def __init__(self, paths: Sequence[str], schema: StructType, options: Options, inferred: bool) -> None:

@@ -24,17 +24,8 @@ class RecordSplit:
 def plan(files: Sequence[File], split_bytes: int) -> list[list[RecordSplit]]:
     """Return the splits that each task reads: parts of long files, or several small files.
 
-    Parameters
-    ----------
-    files : sequence of File
-        The files; empty ones are left out.
-    split_bytes : int
-        The most bytes for a task, except for files that can't be divided. Small data have smaller tasks.
-
-    Returns
-    -------
-    list of list of RecordSplit
-        One list for each task.
+    A task has at most so many bytes as `split_bytes`, except for files that can't be divided. Small data have smaller
+    tasks. Empty files are left out.
     """
     files = [file for file in files if file.size]
     total = sum(file.size + _OPENING_BYTES for file in files)

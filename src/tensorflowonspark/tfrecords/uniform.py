@@ -23,19 +23,7 @@ _LOW, _HIGH = 0x7F7F7F7F7F7F7F7F, 0x8080808080808080  # the value bits and the c
 
 
 class UniformRecords:
-    """The features of some records by name.
-
-    Parameters
-    ----------
-    data : array of uint8
-        The buffer.
-    record : array of int
-        The numbers of the records.
-    parts : dict
-        The values of each wanted feature.
-    names : iterable of str
-        The names of all features.
-    """
+    """The features of some records by name."""
 
     def __init__(self, data: Bytes, record: Ints, parts: dict[str, Part], names: Iterable[str]) -> None:
         self.names = names
@@ -47,10 +35,7 @@ class UniformRecords:
     def values(self, name: str) -> tuple[Ints, Values]:
         """Return the numbers of the records that have a feature, and its values.
 
-        Raises
-        ------
-        BadRecords
-            If a value can't be read.
+        Raises BadRecords if a value can't be read.
         """
         part = self._parts.get(name)
         if part is None:
@@ -66,21 +51,8 @@ class UniformRecords:
 def read_uniform(data: Bytes, maps: Spans, kinds: Mapping[str, tuple[int, ...]]) -> tuple[UniformRecords, Mask]:
     """Return the features of the records that are alike, and which records these are.
 
-    Parameters
-    ----------
-    data : array of uint8
-        The buffer, with `wire.PADDING_BYTES` after the last record.
-    maps : Spans
-        The message ``Features`` of each record.
-    kinds : mapping
-        The accepted kinds of the wanted features by name; others are skipped.
-
-    Returns
-    -------
-    UniformRecords
-        The features.
-    array of bool
-        Whether each record is among them. The others are odd, and `examples` reads them.
+    Of features of other names than `kinds` has, the values are skipped. The other records are odd, and `examples` reads
+    them. The buffer has `wire.PADDING_BYTES` after the last record.
     """
     walk = _Walk(data, maps, kinds)
     walk.run()

@@ -26,13 +26,7 @@ TOO_LONG = np.int64(1) << 40  # stands for any length beyond all buffers
 
 
 class BadRecords(Exception):
-    """Some records can't be read.
-
-    Attributes
-    ----------
-    reasons : dict
-        A position in the buffer and the error there, by the number of the record.
-    """
+    """Some records can't be read: a position in the buffer and the error there, by the number of the record."""
 
     def __init__(self, records: Iterable[int], positions: Iterable[int], reason: str) -> None:
         super().__init__(reason)

@@ -30,28 +30,15 @@ _ENDINGS = {Compression.NONE: ".tfrecord", Compression.GZIP: ".tfrecord.gz", Com
 
 @dataclass(frozen=True)
 class OutputFiles:
-    """A directory that a job writes.
-
-    Attributes
-    ----------
-    path : str
-        The URL or path.
-    options : Options
-        The options of the files.
-    overwrite : bool
-        Whether the commit removes the previous contents: those of the partitions that are written, if the options say
-        so, or else all.
-    job : str
-        The identifier of the job, unique among all jobs that write the directory.
-    prefix : str
-        The begin of the files' names.
-    """
+    """A directory that a job writes."""
 
     path: str
     options: Options
+    # Whether the commit removes the previous contents: those of the partitions that are written, if the options say so,
+    # or else all.
     overwrite: bool = False
-    job: str = field(default_factory=lambda: uuid.uuid4().hex)
-    prefix: str = "part"
+    job: str = field(default_factory=lambda: uuid.uuid4().hex)  # unique among all jobs that write the directory
+    prefix: str = "part"  # the begin of the files' names
 
     @property
     def _staging(self) -> str:
@@ -76,20 +63,7 @@ class OutputFiles:
         files.pipe_file(f"{staging}/{_STARTED}", b"")
 
     def write(self, batches: Iterable[pa.RecordBatch], task: int) -> list[str]:
-        """Write the rows of one task.
-
-        Parameters
-        ----------
-        batches : iterable of pa.RecordBatch
-            The rows.
-        task : int
-            The number of the partition.
-
-        Returns
-        -------
-        list of str
-            The paths of its files, relative to the directory.
-        """
+        """Write the rows of one task, by its partition's number; return the paths of its files within the directory."""
         attempt = uuid.uuid4().hex[:8]  # Spark may repeat a task, and commits one of its attempts
         begin, ending = f"{self.prefix}-{task:05d}-{self.job[:8]}-{attempt}", _ENDINGS[self.options.compression]
         most = self.options.max_records_per_file
