@@ -39,6 +39,12 @@ def declared(tree: ast.Module) -> set[str]:
     return {one.id for each in read for one in ast.walk(each) if isinstance(one, ast.Name)} - _READERS
 
 
+def bases(tree: ast.Module, names: set[str]) -> set[str]:
+    """Return the names of the classes from which declarations of a module inherit their docstrings."""
+    classes = [each for each in ast.walk(tree) if isinstance(each, ast.ClassDef) and each.name in names]
+    return {base.id for each in classes for base in each.bases if isinstance(base, ast.Name)}
+
+
 def documented(node: ast.AST, prefix: str = "") -> Iterator[tuple[str, str, int]]:
     """Yield qualified name, docstring and line of the functions and classes of a module."""
     for each in ast.iter_child_nodes(node):
@@ -52,6 +58,7 @@ def main() -> int:
     paths = sorted((SOURCE / "tensorflowonspark").rglob("*.py"))
     trees = {path: ast.parse(path.read_text()) for path in paths}
     names = set.union(*map(declared, trees.values()))
+    names |= {base for tree in trees.values() for base in bases(tree, names)}
     users = set(public())
     found = False
     for path, tree in trees.items():

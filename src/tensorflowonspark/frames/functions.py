@@ -65,8 +65,8 @@ class MapOptions(ReduceOptions):
 def read(function: Any, frame: "DataFrame", form: Form, **given: "Unpack[MapKeywords]") -> PredictPlan:
     """Return the plan to apply a user's function to blocks of rows; the function is sent to the executors.
 
-    It is a `tf.function`, a concrete function, a Keras model, or a plain function on arrays. Raises SpecError if it does
-    not fit the DataFrame or the form.
+    It is a `tf.function`, a concrete function, a Keras model, or a plain function on arrays. Raises SpecError if it
+    does not fit the DataFrame or the form.
     """
     options = MapOptions(**given)
     require_frame(frame, "the data")

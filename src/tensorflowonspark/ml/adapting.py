@@ -133,16 +133,8 @@ def adapted(
 ) -> Iterator[None]:
     """Adapt a model's layers without a state for the duration of a context.
 
-    Parameters
-    ----------
-    model : keras.Model
-        The user's model, which is restored afterwards, since another fit has other rows.
-    df : DataFrame
-        The rows to train on.
-    features : sequence of str
-        The feature columns.
-    by_column : mapping
-        The mappings ``shapes``, ``dtypes`` and ``fill`` by column.
+    The model is restored afterwards, since another fit has other rows. `by_column` has the mappings ``shapes``,
+    ``dtypes`` and ``fill``.
     """
     by_input: dict[str, list[str]] = {}
     for column, taken in zip(features, input_of_each(inputs_of(model), features), strict=True):
@@ -242,13 +234,7 @@ def _depth(kind: Any) -> int:
 
 
 def _compute(layer: Any, df: "DataFrame", columns: list[str], by_column: Mapping[str, Mapping[str, Any]]) -> Any:
-    """Return a layer's state over all rows.
-
-    Raises
-    ------
-    SpecError
-        If the layer can't take a value that a task found.
-    """
+    """Return a layer's state over all rows; it raises SpecError if the layer can't take a value that a task found."""
     try:
         with described(df.sparkSession, f"adapt the layer {layer.name} to {', '.join(columns)}"):
             return _state(layer, df, columns, by_column)

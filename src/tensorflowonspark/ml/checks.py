@@ -66,19 +66,9 @@ def forms_of_tensors(spec: Any, columns: Sequence[str]) -> dict[str, ColumnForm]
 
 
 def check_features(inputs: Sequence[TensorInfo], forms: Forms) -> None:
-    """Refuse columns of features that are wider or narrower than the model's inputs.
+    """Refuse columns of features, in order, that are wider or narrower than the model's inputs.
 
-    Parameters
-    ----------
-    inputs : sequence of TensorInfo
-        The model's inputs; nothing is checked if none is known.
-    forms : mapping
-        The columns, in order.
-
-    Raises
-    ------
-    SpecError
-        With the columns, and what the input takes.
+    Nothing is checked if no input is known.
 
     Examples
     --------
@@ -131,27 +121,13 @@ def _numbers(shape: Sequence[int | None]) -> str:
 
 @dataclass(frozen=True)
 class LabelCheck:
-    """What the loss of an output takes of its column of labels.
-
-    Attributes
-    ----------
-    column : str
-        The column.
-    output : TensorInfo
-        The output, of one dimension.
-    loss : str
-        The name of the loss, which is one of Keras's own.
-    is_only : bool
-        Whether the model has no other output.
-    ignored : int, optional
-        A label that is no class, and is left out.
-    """
+    """What the loss of an output takes of its column of labels."""
 
     column: str
-    output: TensorInfo
-    loss: str
-    is_only: bool = True
-    ignored: int | None = None
+    output: TensorInfo  # of one dimension
+    loss: str  # the name of one of Keras's own
+    is_only: bool = True  # whether the model has no other output
+    ignored: int | None = None  # a label that is no class, and is left out
 
     def check(self, form: ColumnForm) -> None:
         """Refuse labels of another shape than the loss takes; nothing if their shape is unknown."""
@@ -228,14 +204,8 @@ def checked_labels(labels: Any, checks: Mapping[str, LabelCheck]) -> Any:
 def label_checks(model: Any, loss: Any, columns: Sequence[str]) -> dict[str, LabelCheck]:
     """Return the check of the labels of each output whose loss is one of Keras's own, by the output's name.
 
-    Parameters
-    ----------
-    model : keras.Model
-        The model.
-    loss : object
-        What it is compiled with: a loss, its name, or one for each output.
-    columns : sequence of str
-        The columns of labels, in order or by the outputs' names.
+    The loss is what the model is compiled with: a loss, its name, or one for each output. The columns are in order or
+    by the outputs' names.
     """
     paths = output_paths(model)
     names = list(paths)

@@ -122,17 +122,10 @@ def _distributed() -> frozenset[str]:
 
 @dataclass(frozen=True)
 class Code:
-    """Classes and functions by the names under which Keras looks them up.
-
-    Attributes
-    ----------
-    names : tuple of str
-        The names.
-    pickle : bytes
-        A pickled dict of the objects by these names; loading it runs the user's code. Empty if there are none.
-    """
+    """Classes and functions by the names under which Keras looks them up."""
 
     names: tuple[str, ...] = ()
+    # A pickled dict of the objects by these names; loading it runs the user's code. Empty if there are none.
     pickle: bytes = field(default=b"", repr=False)
 
     def __bool__(self) -> bool:
@@ -147,10 +140,7 @@ class Code:
     def load(self, library: str = "") -> dict[str, Any]:
         """Return the objects by name; this runs their code.
 
-        Parameters
-        ----------
-        library : str
-            ``keras`` or ``tf_keras``, in which to register the objects under the names that they had; empty for none.
+        With a library, ``keras`` or ``tf_keras``, they are registered in it under the names that they had.
         """
         if not self.pickle:
             return {}
@@ -193,10 +183,7 @@ def code_for(objects: Mapping[str, Any] | None) -> Code:
 def pickled(objects: dict[str, Any]) -> Code:
     """Return the code of objects by name.
 
-    Raises
-    ------
-    SpecError
-        If an object can't be pickled; the error names it.
+    Raises SpecError, which names the object, if one can't be pickled.
     """
     for known in _received.copy():
         held = _loaded.get(known, {})

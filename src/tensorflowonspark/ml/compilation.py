@@ -23,21 +23,9 @@ def check_compilation(
 ) -> None:
     """Refuse a model without an optimizer or a loss, and names of these that Keras does not have.
 
-    Parameters
-    ----------
-    model : keras.Model
-        The model as it is given.
-    settings : mapping
-        What ``compile`` would be called with; if empty, the model must be compiled.
-    custom_objects : mapping
-        The user's own objects, which names may mean.
-    has_loop : bool
-        Whether the user trains with a loop, for which a model needs no optimizer or loss.
-
-    Raises
-    ------
-    SpecError
-        With the name that was probably meant.
+    The settings are what ``compile`` would be called with; if there are none, the model must be compiled, unless the
+    user trains with a loop. Names may mean the user's own objects. Raises SpecError, with the name that was probably
+    meant.
 
     Examples
     --------
@@ -60,23 +48,10 @@ def check_compilation(
 
 
 def check_names(given: Mapping[str, Any], custom_objects: Mapping[str, Any], library: str, built: bool = True) -> None:
-    """Refuse names of optimizers, losses and metrics that Keras does not have.
+    """Refuse names of optimizers, losses and metrics that Keras (``keras`` or ``tf_keras``) does not have.
 
-    Parameters
-    ----------
-    given : mapping
-        ``optimizer``, ``loss`` and ``metrics``.
-    custom_objects : mapping
-        The user's own objects, which names may mean.
-    library : str
-        ``keras`` or ``tf_keras``.
-    built : bool
-        Whether the model is there; if not, this process may have no Keras, and then refuses nothing.
-
-    Raises
-    ------
-    SpecError
-        With the name that was probably meant.
+    Names may mean the user's own objects. If the model is not built, this process may have no Keras, and then refuses
+    nothing. Raises SpecError, with the name that was probably meant.
     """
     for setting, place in _MODULES.items():
         special = _METRICS if setting == "metrics" else set[str]()

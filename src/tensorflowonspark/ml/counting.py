@@ -78,20 +78,11 @@ def all_numbers(taken: TakenColumns, batches: Iterator[pa.RecordBatch]) -> Itera
 
 @dataclass(frozen=True)
 class Splitter:
-    """Splitting of texts into tokens, equal to that of a `TextVectorization`.
-
-    Attributes
-    ----------
-    library : str
-        ``keras`` or ``tf_keras``.
-    pickled : bytes
-        The layer's class and settings, functions of the user's included.
-    plain : tuple, optional
-        The settings ``standardize`` and ``split``, if Arrow has the same functions: then no task imports TensorFlow.
-    """
+    """Splitting of texts into tokens, equal to that of a `TextVectorization`."""
 
     library: str
-    pickled: bytes
+    pickled: bytes  # the layer's class and settings, functions of the user's included
+    # The settings ``standardize`` and ``split``, if Arrow has the same functions: then no task imports TensorFlow.
     plain: tuple[str | None, str | None] | None = None
 
     @classmethod
@@ -129,23 +120,12 @@ class CountTokens:
     """Function of a task's rows that yields the occurrences of each token, and the number of rows with it.
 
     A last row with a null for the token has the number of all rows.
-
-    Attributes
-    ----------
-    taken : TakenColumns
-        The column.
-    integers : bool
-        Whether tokens are integers, and not bytes.
-    documents : bool
-        Whether to count the rows that contain each token.
-    splitter : Splitter, optional
-        Splits texts into tokens.
     """
 
     taken: TakenColumns
-    integers: bool
-    documents: bool
-    splitter: Splitter | None = None
+    integers: bool  # whether tokens are integers, and not bytes
+    documents: bool  # whether to count the rows that contain each token
+    splitter: Splitter | None = None  # of texts into tokens
 
     @short_errors
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

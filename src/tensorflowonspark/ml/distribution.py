@@ -34,21 +34,11 @@ _models: "OrderedDict[tuple[Any, ...], Call]" = OrderedDict()
 
 @dataclass(frozen=True)
 class DistributedModel:
-    """A model on the executors.
-
-    Attributes
-    ----------
-    sent : SentModel
-        Its data.
-    bundle : ModelBundle
-        All but its data.
-    layers : tuple of str
-        Layers whose outputs are computed; none for the model's own outputs.
-    """
+    """A model on the executors."""
 
     sent: SentModel
-    bundle: ModelBundle
-    layers: tuple[str, ...] = ()
+    bundle: ModelBundle  # all but its data
+    layers: tuple[str, ...] = ()  # whose outputs are computed; none for the model's own outputs
 
 
 def loaded(distributed: DistributedModel) -> Call:
@@ -82,12 +72,7 @@ def _load(distributed: DistributedModel) -> Call:
 def load_call(bundle: ModelBundle, layers: Sequence[str] = ()) -> Call:
     """Return a function from the features of some rows to a model's outputs by name, in this process.
 
-    Parameters
-    ----------
-    bundle : ModelBundle
-        The model.
-    layers : sequence of str
-        Layers whose outputs are computed; none for the model's own outputs.
+    With `layers`, the outputs are those of these layers.
     """
     if bundle.kind == "function":
         return _function(bundle)
@@ -217,21 +202,9 @@ def _plain(result: Any) -> Any:
 
 
 def distribute(spark: "SparkSession", bundle: ModelBundle, layers: tuple[str, ...] = ()) -> DistributedModel:
-    """Send a model to the executors through Spark.
+    """Send a model to the executors through Spark; return its description, with which a task loads it.
 
-    Parameters
-    ----------
-    spark : SparkSession
-        Classic, or of Spark Connect.
-    bundle : ModelBundle
-        The model.
-    layers : tuple of str
-        Layers whose outputs are computed; none for the model's own outputs.
-
-    Returns
-    -------
-    DistributedModel
-        The model's description, with which a task loads it.
+    With `layers`, its outputs there are those of these layers.
     """
     return DistributedModel(SENT.send(spark, _name(bundle), bundle.data), replace(bundle, data=b"", layers={}), layers)
 

@@ -18,10 +18,7 @@ from tensorflowonspark.ml.serialization import bundle_of_file, load_model
 def fetch_keras_model(path: str, library: str, custom_objects: Mapping[str, Any] | None = None) -> ModelBundle:
     """Return the bundle of a ``.keras`` file on any file system.
 
-    Raises
-    ------
-    SpecError
-        If there is no such file, Keras can't read it, or code is refused and tf_keras reads it.
+    Raises SpecError if there is no such file, Keras can't read it, or code is refused and tf_keras reads it.
     """
     storage.use_session()
     files, within = storage.file_system(path)
@@ -43,20 +40,8 @@ def fetch_keras_model(path: str, library: str, custom_objects: Mapping[str, Any]
 def fetch_saved_model(path: str, signature: str, tags: Sequence[str] = ()) -> ModelBundle:
     """Return the bundle of a SavedModel on any file system.
 
-    Parameters
-    ----------
-    path : str
-        Its directory.
-    signature : str
-        The signature to call.
-    tags : sequence of str
-        The tags of its graph; none if it has only one.
-
-    Raises
-    ------
-    SpecError
-        If there is no SavedModel, or no such signature or tags in it, whose error lists the existing ones; or code is
-        refused, which its graph can be.
+    The tags are those of its graph; none if it has only one. Raises SpecError if there is no SavedModel, or no such
+    signature or tags in it, when it lists the existing ones; or if code is refused, which its graph can be.
     """
     import tensorflow as tf
 

@@ -34,16 +34,7 @@ def column_shapes(
 ) -> dict[str, tuple[int | None, ...]]:
     """Return the shape of each column: as the user declares it, or as the model's input has it.
 
-    Parameters
-    ----------
-    inputs : sequence of TensorInfo
-        The model's inputs.
-    columns : sequence of str
-        The feature columns, in order.
-    arrays : sequence of str
-        Feature columns whose values are arrays, vectors or bytes.
-    declared : mapping
-        Shapes by column.
+    `arrays` are the columns whose values are arrays, vectors or bytes, and `declared` has the user's shapes by column.
 
     Examples
     --------
@@ -64,17 +55,8 @@ def column_shapes(
 def check_dtypes(inputs: Sequence[TensorInfo], dtypes: Mapping[str, str]) -> None:
     """Refuse columns of strings for inputs of numbers, and columns of numbers for inputs of strings.
 
-    Parameters
-    ----------
-    inputs : sequence of TensorInfo
-        The model's inputs; nothing is checked if none is known.
-    dtypes : mapping
-        Dtypes of the feature columns, in order; ``string`` for strings and bytes.
-
-    Raises
-    ------
-    SpecError
-        With the names of the column and the input, and the conversion to make.
+    The dtypes are those of the feature columns, in order; ``string`` for strings and bytes. Nothing is checked if no
+    input is known.
 
     Examples
     --------
@@ -112,23 +94,10 @@ def input_of_each(inputs: Sequence[TensorInfo], columns: Sequence[str]) -> list[
 
 
 def are_in_order(names: Sequence[str], columns: Sequence[str], what: str) -> bool:
-    """Return whether columns belong to a model's inputs or outputs in order, and else by name.
+    """Return whether columns belong to a model's inputs or outputs (`what`) in order, and else by name.
 
-    In order if they are as many, and none has a name of these.
-
-    Parameters
-    ----------
-    names : sequence of str
-        The names of the inputs or outputs.
-    columns : sequence of str
-        As many columns, or another number.
-    what : str
-        ``"inputs"`` or ``"outputs"``.
-
-    Raises
-    ------
-    SpecError
-        If some names match and others don't, or an input or output has no column.
+    In order if they are as many, and none has a name of these. Raises SpecError if some names match and others don't,
+    or an input or output has no column.
 
     Examples
     --------
@@ -155,20 +124,11 @@ def are_in_order(names: Sequence[str], columns: Sequence[str], what: str) -> boo
 
 
 def to_inputs(features: Mapping[str, Any], inputs: Sequence[TensorInfo]) -> Any:
-    """Return a batch's features in the structure of the model's inputs.
+    """Return a batch's features, tensors by column, in the structure of the model's inputs.
 
-    Parameters
-    ----------
-    features : mapping
-        Tensors by column.
-    inputs : sequence of TensorInfo
-        The model's inputs; empty if they are unknown, as before its first call.
-
-    Returns
-    -------
-    tensor or dict
-        One tensor for one input, and for one column if no input is known; otherwise tensors by input. For an input of
-        integers, of its dtype: Keras would cast them too, but let a large one become another.
+    That is one tensor for one input, and for one column if no input is known, as before the model's first call;
+    otherwise tensors by input. For an input of integers, of its dtype: Keras would cast them too, but let a large one
+    become another.
     """
     columns = list(features.items())
     if len(inputs) == 1 and len(columns) > 1:
@@ -213,15 +173,6 @@ def exact_cast(name: str, values: Any, dtype: str) -> Any:
     """Return a tensor of another dtype; an integer that this can't hold is an error where the tensor is computed.
 
     Fractions are cut off, and floats rounded, as TensorFlow does both.
-
-    Parameters
-    ----------
-    name : str
-        The column, for the error.
-    values : tensor
-        Numbers, dense or ragged.
-    dtype : str
-        The dtype.
     """
     import tensorflow as tf
 
@@ -264,16 +215,7 @@ def plain_refusals() -> Iterator[None]:
 def require_all(fits: Any, flat: Any, message: str, values: Any) -> Any:
     """Return values whose computation fails, with the first of those that don't fit.
 
-    Parameters
-    ----------
-    fits : tensor
-        Whether each value fits.
-    flat : tensor
-        The values that are meant, of the same shape.
-    message : str
-        The error.
-    values : tensor
-        What is returned, dense or ragged.
+    `fits` is whether each value of `flat` fits; `values` may be ragged.
     """
     import tensorflow as tf
 

@@ -23,21 +23,8 @@ _log = logging.getLogger(__name__)
 def without_invalid(frame: "DataFrame", taken: TakenColumns, what: str = "rows") -> "DataFrame":
     """Return the rows of a DataFrame without those that can't be trained on, and log how many these are.
 
-    Spark computes the rows once to count them. If all are valid, the DataFrame is returned as it is.
-
-    Parameters
-    ----------
-    frame : DataFrame
-        The rows.
-    taken : TakenColumns
-        The columns that the training takes.
-    what : str
-        What the rows are, for the log and the error.
-
-    Raises
-    ------
-    SpecError
-        If no row is valid; with the reason for the first one.
+    Spark computes the rows once to count them. If all are valid, the DataFrame is returned as it is. `what` names the
+    rows in the log and in the error. Raises SpecError if no row is valid, with the reason for the first one.
     """
     with described(frame.sparkSession, "count the rows that can't be trained on"):
         chosen = select(frame, list(taken.columns))

@@ -69,19 +69,7 @@ def load_model(model_uri: str) -> KerasModel:
 
 
 def log_stage(stage: KerasModel, run_id: str, name: str, columns: TakenTypes) -> str:
-    """Log a stage as a model of a run; return its address.
-
-    Parameters
-    ----------
-    stage : KerasModel
-        The stage.
-    run_id : str
-        The run.
-    name : str
-        The model's name in the run.
-    columns : TakenTypes
-        The columns that it takes.
-    """
+    """Log a stage, and the columns that it takes, as a model of a run, by its name there; return its address."""
     from mlflow import pyfunc
     from mlflow.models import Model
 
@@ -165,15 +153,7 @@ class _Predictor:
         loaded_here(stage._complete_bundle, stage._layers)  # before the first request
 
     def predict(self, data: "pd.DataFrame", params: Mapping[str, Any] | None = None) -> "pd.DataFrame":  # noqa: ARG002
-        """Return the result columns for each row; one with a null or a wrong shape is an error.
-
-        Raises
-        ------
-        SpecError
-            If a column is missing.
-        FeedError
-            If a value can't be converted; it names the column.
-        """
+        """Return the result columns for each row; one with a null or a wrong shape is an error."""
         import pandas as pd
 
         stage = self._stage

@@ -34,37 +34,18 @@ _KINDS = ("keras", *_CODE_OF)
 
 @dataclass(frozen=True)
 class ModelBundle:
-    """A model, as it is sent to nodes and executors, and saved.
+    """A model, as it is sent to nodes and executors, and saved."""
 
-    Attributes
-    ----------
-    kind : str
-        ``keras``, ``tf_keras``, ``saved_model`` or ``function``.
-    data : bytes
-        A ``.keras`` file, a zipped SavedModel, or a pickled function of a dict of arrays.
-    inputs, outputs : tuple
-        Its tensors; none if it has yet to be trained.
-    layers : dict
-        The outputs of its layers by name, for layers of a Keras model that have one each.
-    signature : str
-        The signature of a SavedModel that is called.
-    tags : tuple of str
-        The tags of a SavedModel's graph; none if it has only one.
-    code : Code
-        The user's own classes and functions in a Keras model.
-    distrusted : bool
-        Whether it came from where code is refused.
-    """
-
-    kind: str
-    data: bytes = field(repr=False)
-    inputs: tuple[TensorInfo, ...] = ()
+    kind: str  # ``keras``, ``tf_keras``, ``saved_model`` or ``function``
+    data: bytes = field(repr=False)  # a ``.keras`` file, a zipped SavedModel, or a pickled function of a dict of arrays
+    inputs: tuple[TensorInfo, ...] = ()  # none if it has yet to be trained, as of outputs
     outputs: tuple[OutputInfo, ...] = ()
+    # the outputs of its layers by name, for layers of a Keras model that have one each
     layers: Mapping[str, TensorInfo] = field(default_factory=dict, repr=False)
-    signature: str = ""
-    tags: tuple[str, ...] = ()
-    code: Code = field(default_factory=Code)
-    distrusted: bool = False
+    signature: str = ""  # the signature of a SavedModel that is called
+    tags: tuple[str, ...] = ()  # of a SavedModel's graph; none if it has only one
+    code: Code = field(default_factory=Code)  # the user's own, in a Keras model
+    distrusted: bool = False  # whether it came from where code is refused
 
     @cached_property
     def digest(self) -> str:
@@ -103,14 +84,7 @@ def _tensor(plain: Mapping[str, Any]) -> TensorInfo:
 def described(bundle: ModelBundle, model: Any, loss: Any = None) -> ModelBundle:
     """Return the bundle of a Keras model with the description of its tensors.
 
-    Parameters
-    ----------
-    bundle : ModelBundle
-        The model's file, and its code.
-    model : keras.Model
-        The model itself, built.
-    loss : object, optional
-        The loss that it was trained with, if it was compiled with another one.
+    The model is built. `loss` is the one that it was trained with, if it was compiled with another.
     """
     require_outputs(model)
     loss = loss if loss is not None else getattr(model, "loss", None)
@@ -126,10 +100,7 @@ def described(bundle: ModelBundle, model: Any, loss: Any = None) -> ModelBundle:
 def require_outputs(model: Any) -> None:
     """Refuse a Keras model that has no inputs and outputs to describe, as a class with a ``call`` of its own.
 
-    Raises
-    ------
-    SpecError
-        If it has none, and won't when it is built, as a ``Sequential`` will.
+    Raises SpecError if it has none, and won't when it is built, as a ``Sequential`` will.
     """
     if not (hasattr(type(model), "outputs") or hasattr(model, "outputs")):
         raise SpecError(
@@ -154,18 +125,9 @@ def outputs_of(model: Any) -> dict[str, TensorInfo]:
 
 
 def loss_of_output(loss: Any, name: str, path: TensorPath, place: int) -> Any:
-    """Return the loss of one output.
+    """Return the loss of one output, by its name, the way to it, and its place among the outputs.
 
-    Parameters
-    ----------
-    loss : object
-        A loss for all outputs, or losses in the structure of the outputs or by their names.
-    name : str
-        The output's name.
-    path : tuple
-        The way to it.
-    place : int
-        Its place among the outputs.
+    `loss` is one for all outputs, or losses in the structure of the outputs or by their names.
     """
     if isinstance(loss, Mapping):
         if path and path[0] in loss:
@@ -187,10 +149,7 @@ def _activation(model: Any, tensor: Any) -> str:
 def tensor_info(name: str, tensor: Any) -> TensorInfo:
     """Return the description of one row of a tensor, whose first dimension is the batch's.
 
-    Raises
-    ------
-    SpecError
-        If the number of its dimensions is unknown.
+    Raises SpecError if the number of its dimensions is unknown.
     """
     if getattr(tensor.shape, "rank", 0) is None:
         raise SpecError(f"the number of dimensions of the tensor {name!r} is unknown: declare it (tf.ensure_shape)")
@@ -232,23 +191,11 @@ def write_saved(bundle: ModelBundle, directory: str) -> None:
 def read_saved(
     directory: str, metadata: Mapping[str, Any], path: str, spark: "SparkSession | None" = None
 ) -> ModelBundle:
-    """Return the bundle that `write_saved` wrote; nothing of it runs.
+    """Return the bundle that `write_saved` wrote into a directory of this machine; nothing of it runs.
 
-    Parameters
-    ----------
-    directory : str
-        The directory, on this machine.
-    metadata : mapping
-        Its metadata, from `ModelBundle.to_metadata`.
-    path : str
-        The user's own path of the stage, for errors.
-    spark : SparkSession, optional
-        The session that may refuse code.
-
-    Raises
-    ------
-    SpecError
-        If there is no model, the metadata is damaged, or code is refused and the model can run some.
+    The metadata is that of `ModelBundle.to_metadata`, and `path` is the user's own path of the stage, for errors.
+    Raises SpecError if there is no model, the metadata is damaged, or code is refused, by `spark` among others, and the
+    model can run some.
     """
     kind = metadata.get("kind")
     if kind not in _KINDS:

@@ -23,12 +23,7 @@ class NanRows:
     def counted(self, columns: Mapping[str, Any], weight: Any) -> Any:
         """Return the weights of a batch, whose computation counts the rows with a NaN.
 
-        Parameters
-        ----------
-        columns : mapping
-            The tensors of the columns by name.
-        weight : tensor
-            The weights, which mark the rows that fill up a batch.
+        Weights mark the rows that fill up a batch.
         """
         import tensorflow as tf
 

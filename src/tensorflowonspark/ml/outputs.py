@@ -138,10 +138,7 @@ def _prediction_type(output: OutputInfo) -> "DataType":
 def with_thresholds(outputs: Sequence[OutputInfo], thresholds: Sequence[float]) -> tuple[OutputInfo, ...]:
     """Return a model's outputs with the thresholds of its classes.
 
-    Raises
-    ------
-    SpecError
-        If the model has no classes, or another number of them.
+    Raises SpecError if the model has no classes, or another number of them.
 
     Examples
     --------
@@ -160,10 +157,7 @@ def with_thresholds(outputs: Sequence[OutputInfo], thresholds: Sequence[float]) 
 def classifier_of(outputs: Sequence[OutputInfo], asked: str) -> OutputInfo:
     """Return the output of a model that has classes; `asked` is what needs it, for the error.
 
-    Raises
-    ------
-    SpecError
-        If no output has classes, or several have.
+    Raises SpecError if no output has classes, or several have.
     """
     found = [each for each in outputs if each.classes]
     if len(found) != 1:
@@ -212,21 +206,9 @@ def _leaf_type(dtype: str) -> "DataType":
 
 
 def result_values(outputs: Sequence[OutputInfo], columns: Columns, values: Mapping[str, Numbers]) -> dict[str, Any]:
-    """Return the values of the result columns.
+    """Return an array for each result column, or a dict of arrays by output if the model has several.
 
-    Parameters
-    ----------
-    outputs : sequence of OutputInfo
-        The model's outputs.
-    columns : Columns
-        The result columns.
-    values : mapping
-        The arrays that the model returned, of shape ``(rows, *shape)``, by output.
-
-    Returns
-    -------
-    dict
-        An array for each column, or a dict of arrays by output if the model has several.
+    The values are the arrays that the model returned, of shape ``(rows, *shape)``, by output.
     """
     results: dict[str, dict[str, Any]] = {name: {} for name in (columns.raw, columns.probability, columns.prediction)}
     for output in outputs:

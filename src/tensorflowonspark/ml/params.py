@@ -230,10 +230,7 @@ class ModelParams(HasFeaturesCol, HasPredictionCol, HasProbabilityCol, HasRawPre
 def check_columns(frame: DataFrame, columns: Sequence[str], what: str = "the DataFrame") -> None:
     """Refuse a DataFrame without some columns; `what` names it in errors.
 
-    Raises
-    ------
-    SpecError
-        If a column is missing, or `frame` is no DataFrame.
+    Raises SpecError if a column is missing, or `frame` is no DataFrame.
     """
     require_frame(frame, "the data")
     missing = [name for name in columns if name not in frame.columns]

@@ -36,18 +36,9 @@ Stage = TypeVar("Stage", bound=ModelParams)
 
 
 class StageWriter(MLWriter):
-    """Writer of a stage.
+    """Writer of a stage, with its trained model if it has one.
 
-    Parameters
-    ----------
-    stage : KerasEstimator or KerasModel
-        The stage.
-    bundle : ModelBundle, optional
-        Its trained model.
-    metadata : mapping, optional
-        Further entries of its metadata, as JSON represents them.
-    without : collection of str, optional
-        Names of params that the bundle contains already.
+    The metadata are further entries, as JSON represents them; `without` names params that the bundle contains already.
     """
 
     def __init__(
@@ -63,10 +54,7 @@ class StageWriter(MLWriter):
     def saveImpl(self, path: str) -> None:  # noqa: N802 - Spark ML's name
         """Save the stage to a path, at once as a whole.
 
-        Raises
-        ------
-        SpecError
-            If a param refers to this Spark session, or something is there that may not be overwritten.
+        Raises SpecError if a param refers to this Spark session, or something is there that may not be overwritten.
         """
         path = _hadoop_path(path, self)
         files, within = storage.file_system(path)
@@ -98,14 +86,8 @@ class StageWriter(MLWriter):
 class StageReader(MLReader[Stage]):
     """Reader of a stage.
 
-    Parameters
-    ----------
-    kind : type
-        The class of the stage.
-    make : callable
-        Returns the stage without its params, from its trained model (None for an estimator) and its metadata.
-    form : mapping, optional
-        The types of the further entries of its metadata, by name.
+    `make` returns the stage without its params, from its trained model (None for an estimator) and its metadata, and
+    `form` has the types of the further entries of its metadata.
     """
 
     def __init__(
@@ -120,11 +102,9 @@ class StageReader(MLReader[Stage]):
     def load(self, path: str) -> Stage:
         """Return the stage at a path.
 
-        Raises
-        ------
-        SpecError
-            If there is none or that of another class, it is damaged, it has a param that this version has not, or it
-            contains code, which Spark's settings forbid to load, or a param by which `fit` connects or removes files.
+        Raises SpecError if there is none or that of another class, it is damaged, it has a param that this version has
+        not, or it contains code, which Spark's settings forbid to load, or a param by which `fit` connects or removes
+        files.
         """
         path = _hadoop_path(path, self)
         files, within = storage.file_system(path)
@@ -138,20 +118,8 @@ class StageReader(MLReader[Stage]):
     def load_locally(self, directory: str, path: str = "", spark: "SparkSession | None" = None) -> Stage:
         """Return the stage in a directory of this machine; without a session, this needs none.
 
-        Parameters
-        ----------
-        directory : str
-            The directory.
-        path : str, optional
-            The path of which it is a copy, for errors.
-        spark : SparkSession, optional
-            The session that may refuse code; by default that of the process.
-
-        Raises
-        ------
-        SpecError
-            If there is none or that of another class, it is damaged, it has a param that this version has not, or it
-            contains code, which this process may not load.
+        `path` is that of which it is a copy, for errors. The session is the one that may refuse code; by default that
+        of the process. Raises SpecError as `load` does.
         """
         path = path or directory
         metadata = self._metadata(directory, path)

@@ -43,55 +43,26 @@ _MIN_ROWS, _MAX_ROWS = 32, 8192
 
 @dataclass(frozen=True)
 class TakenColumns:
-    """The columns that a model takes, with their conversion to arrays.
+    """The columns that a model takes, with their conversion to arrays."""
 
-    Attributes
-    ----------
-    columns : tuple of str
-        The columns; the model receives one as an array, several as a dict of arrays.
-    by_column : mapping
-        The mappings ``shapes``, ``dtypes`` and ``fill`` by column.
-    parameters : mapping, optional
-        The column of each parameter of a function, which receives a dict of arrays by parameter.
-    advice : str
-        Text that is appended to errors about unsuitable values.
-    skipping : str
-        Text that is appended to those of them that single rows cause.
-    """
-
-    columns: tuple[str, ...]
-    by_column: Mapping[str, Mapping[str, Any]]
+    columns: tuple[str, ...]  # the model receives one as an array, several as a dict of arrays
+    by_column: Mapping[str, Mapping[str, Any]]  # the mappings ``shapes``, ``dtypes`` and ``fill``
+    # the columns by the parameters of a function, which receives a dict by these
     parameters: Mapping[str, str] | None = None
-    advice: str = ""
-    skipping: str = ""
+    advice: str = ""  # is appended to errors about unsuitable values
+    skipping: str = ""  # is appended to those of them that single rows cause
 
 
 @dataclass(frozen=True)
 class PredictPlan:
-    """The work of a task.
-
-    Attributes
-    ----------
-    model : DistributedModel
-        The model.
-    taken : TakenColumns
-        Its columns.
-    types : StructType
-        The result columns.
-    outputs : tuple
-        The outputs in groups, each with the names of its columns; empty if the outputs have the columns' names.
-    batch_rows : int or None
-        Rows per call of the model, at most; None for as many as hold a few megabytes.
-    invalid : str
-        Handling of rows that the model can't take: ``error``, ``keep`` or ``skip``.
-    """
+    """The work of a task."""
 
     model: DistributedModel
     taken: TakenColumns
-    types: "StructType"
-    outputs: OutputGroups = ()
-    batch_rows: int | None = None
-    invalid: str = "error"
+    types: "StructType"  # the result columns
+    outputs: OutputGroups = ()  # in groups, each with its columns; empty if they have the columns' names
+    batch_rows: int | None = None  # of a call, at most; None for as many as hold a few megabytes
+    invalid: str = "error"  # ``error``, ``keep`` or ``skip`` the rows that the model can't take
 
     @property
     def schema(self) -> pa.Schema:
@@ -173,21 +144,8 @@ def features_of(
 ) -> Any:
     """Return the features of a batch as NumPy arrays: one, or a dict of them by name.
 
-    Parameters
-    ----------
-    taken : TakenColumns
-        The columns.
-    batch : pyarrow.RecordBatch
-        The rows.
-    partition, row : int
-        The partition's number and that of the batch's first row in it, for errors.
-    by_name : bool
-        Whether a single column is a dict too.
-
-    Raises
-    ------
-    FeedError
-        If a value can't be converted; it names the column and the row.
+    The partition's number and that of the batch's first row in it are for errors. With `by_name` a single column is a
+    dict too. Raises FeedError, which names the column and the row, if a value can't be converted.
     """
     flat = flat_columns(batch.select(list(taken.columns)))
     summary = summarize(flat, partition, row)
@@ -210,14 +168,7 @@ def features_of(
 def valid_rows(taken: TakenColumns, batch: pa.RecordBatch, partition: int = 0, row: int = 0) -> tuple[list[int], str]:
     """Return the places of the rows of a batch whose values can be converted, and why the first other one can't.
 
-    Parameters
-    ----------
-    taken : TakenColumns
-        The columns.
-    batch : pyarrow.RecordBatch
-        The rows.
-    partition, row : int
-        The partition's number and that of the batch's first row in it, for the reason.
+    The partition's number and that of the batch's first row in it are for the reason.
     """
     every = list(range(batch.num_rows))
     try:
@@ -238,17 +189,8 @@ def valid_rows(taken: TakenColumns, batch: pa.RecordBatch, partition: int = 0, r
 def batch_of_row(value: Any, columns: Sequence[str]) -> pa.RecordBatch:
     """Return the features of one row as a batch, whose types are those of the values.
 
-    Parameters
-    ----------
-    value : object
-        The value of the only column, or a mapping or a row of Spark with the values by column.
-    columns : sequence of str
-        The columns of features.
-
-    Raises
-    ------
-    SpecError
-        If a column is missing, or its values have no common type.
+    `value` is that of the only column, or a mapping or a row of Spark with the values by column. Raises SpecError if a
+    column is missing, or its values have no common type.
 
     Examples
     --------

@@ -21,19 +21,8 @@ _SQL_TASK = "spark.sql.execution.id"  # a local property of each task that SQL h
 def check_code(path: str, names: Sequence[str], spark: "SparkSession | None" = None) -> bool:
     """Refuse code in a file if this process may load none; return whether it may load none.
 
-    Parameters
-    ----------
-    path : str
-        The user's path of the file.
-    names : sequence of str
-        The code in it.
-    spark : SparkSession, optional
-        The session whose setting counts; by default that of the task in which this runs, else the active one.
-
-    Raises
-    ------
-    SpecError
-        With the names, and the setting.
+    `path` is the user's, and `names` are the code in it. The setting that counts is the session's; by default that of
+    the task in which this runs, else of the active session. Raises SpecError, with the names and the setting.
     """
     where, refusal = _refusal(spark)
     if names and refusal:
@@ -49,19 +38,7 @@ def check_code(path: str, names: Sequence[str], spark: "SparkSession | None" = N
 def check_reach(path: str, names: Sequence[str], spark: "SparkSession | None" = None) -> None:
     """Refuse params in a file by which a stage connects to addresses or removes files, where code is refused too.
 
-    Parameters
-    ----------
-    path : str
-        The user's path of the file.
-    names : sequence of str
-        The params that are set in it.
-    spark : SparkSession, optional
-        As for `check_code`.
-
-    Raises
-    ------
-    SpecError
-        With the names, and the setting.
+    `names` are the params that are set in it; path, session and error are as for `check_code`.
     """
     where, refusal = _refusal(spark)
     if names and refusal:
@@ -100,10 +77,7 @@ def _setting(spark: "SparkSession | None") -> str | None:
 def check_keras(version: str) -> None:
     """Refuse a version of Keras in which files are known to run code in spite of ``safe_mode``.
 
-    Raises
-    ------
-    SpecError
-        With the versions to install.
+    Raises SpecError, with the versions to install.
     """
     numbers = tuple(map(int, re.findall(r"\d+", version)[:3]))
     if not ((3, 12, 4) <= numbers < (3, 13) or numbers >= (3, 15, 1)):  # docs/security.md

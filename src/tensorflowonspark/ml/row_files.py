@@ -36,21 +36,9 @@ class RowFiles:
 def written_rows(directory: str, frame: "DataFrame", validation: "DataFrame | str | None" = None) -> Iterator[RowFiles]:
     """Write rows as Parquet files, which are removed at the end of the block. No row moves to another executor.
 
-    Parameters
-    ----------
-    directory : str
-        A directory on a file system that all nodes reach.
-    frame : DataFrame
-        The rows to train on.
-    validation : DataFrame or str, optional
-        The rows to validate on, or the boolean column of `frame` that marks them.
-
-    Raises
-    ------
-    SpecError
-        Over Spark Connect, where this process may not reach the directory.
-    FeedError
-        If Spark can't compute the rows, or write them there.
+    All nodes reach the directory. The rows to validate on may be marked by a boolean column. Raises SpecError over
+    Spark Connect, where this process may not reach the directory, and FeedError if Spark can't compute the rows, or
+    write them there.
     """
     if is_remote(frame.sparkSession):
         raise SpecError(f"cacheDir={directory!r}: over Spark Connect the rows are kept on the nodes: leave it out")

@@ -27,18 +27,10 @@ _KEPT = 4  # models that are sent once for several DataFrames, as those of a str
 
 @dataclass(frozen=True)
 class SentModel:
-    """The bytes of a model on the executors.
+    """The bytes of a model on the executors."""
 
-    Attributes
-    ----------
-    name : str
-        The name of the model, the same for the same bytes.
-    broadcast : pyspark.Broadcast or None
-        What Spark has sent; None for a file of a session of Spark Connect.
-    """
-
-    name: str
-    broadcast: Any = None
+    name: str  # the same for the same bytes
+    broadcast: Any = None  # a `pyspark.Broadcast`; None for a file of a session of Spark Connect
 
     def read(self) -> bytes:
         """Return the bytes, in a task."""
@@ -63,17 +55,7 @@ class SentModels:
         self._released: dict[str, Any] = {}  # the JVM's weak references to earlier ones, by the driver's files
 
     def send(self, spark: "SparkSession", name: str, data: bytes) -> SentModel:
-        """Send a model, unless that was done just now.
-
-        Parameters
-        ----------
-        spark : SparkSession
-            Classic, or of Spark Connect.
-        name : str
-            Its name.
-        data : bytes
-            The model.
-        """
+        """Send a model, unless that was done just now."""
         with self._lock:
             if not is_remote(spark):
                 return SentModel(name, self._broadcast(spark.sparkContext, name, data))

@@ -42,21 +42,11 @@ _PLAIN = (str, bytes, numbers.Number, np.generic, np.ndarray, type(None))
 
 @dataclass(frozen=True)
 class Serialized:
-    """A Keras object that is no model.
+    """A Keras object that is no model."""
 
-    Attributes
-    ----------
-    library : str
-        ``keras`` or ``tf_keras``.
-    configuration : object
-        Its configuration.
-    code : Code
-        The user's own classes and functions in it.
-    """
-
-    library: str
+    library: str  # ``keras`` or ``tf_keras``
     configuration: Any
-    code: Code
+    code: Code  # the user's own classes and functions in it
 
 
 def library_of(value: Any) -> str:
@@ -124,12 +114,9 @@ def bundle_of_file(library: str, data: bytes, model: Any) -> ModelBundle:
 def load_model(bundle: ModelBundle, custom_objects: Mapping[str, Any] | None = None) -> Any:
     """Return the Keras model of a bundle, loaded.
 
-    Raises
-    ------
-    SpecError
-        If it is no Keras model; if Keras can't read it, for example because a class of the user's is missing; if the
-        file is no zip archive, as Keras has no ``safe_mode`` for others; or if the model is distrusted, and
-        `check_keras` refuses this Keras.
+    Raises SpecError if it is no Keras model; if Keras can't read it, for example because a class of the user's is
+    missing; if the file is no zip archive, as Keras has no ``safe_mode`` for others; or if the model is distrusted, and
+    `check_keras` refuses this Keras.
     """
     bundle.require_keras()
     library = import_module(bundle.kind)
@@ -172,21 +159,9 @@ _GRAPH = {"KerasTensor", "Node"}  # classes of Keras that lead from a shared inp
 
 
 def code_of(library: str, value: Any, configuration: Any) -> Code:
-    """Return the user's classes and functions that are needed to load a Keras object.
+    """Return the user's classes and functions that a Keras object needs to be loaded: its configuration names them.
 
-    Parameters
-    ----------
-    library : str
-        ``keras`` or ``tf_keras``.
-    value : object
-        A model, layer, optimizer, loss or metric.
-    configuration : object
-        Its configuration; only names in it are needed.
-
-    Raises
-    ------
-    SpecError
-        If two objects have one name, so that Keras would load one for both.
+    Raises SpecError if two objects have one name, so that Keras would load one for both.
     """
     saving = import_module(library).saving
     written = {each for each in nested(configuration) if isinstance(each, str)}

@@ -25,18 +25,10 @@ _VECTOR = f"{VectorUDT.__module__}.{VectorUDT.__name__}"
 
 @dataclass(frozen=True)
 class TakenTypes:
-    """The columns of features of a stage.
-
-    Attributes
-    ----------
-    schema : StructType
-        Their types.
-    zone : str
-        The time zone of the session, in which Spark gives timestamps to pandas.
-    """
+    """The columns of features of a stage."""
 
     schema: StructType
-    zone: str
+    zone: str  # of the session, in which Spark gives timestamps to pandas
 
     @classmethod
     def of(cls, stage: KerasModel, frame: "DataFrame") -> "TakenTypes":
@@ -53,11 +45,8 @@ class TakenTypes:
     def from_json(cls, text: str) -> "TakenTypes":
         """Return what `to_json` has written.
 
-        Raises
-        ------
-        SpecError
-            If it is cut or damaged, or has a type that is not Spark's own: its description would name a class to
-            import, or contain its code.
+        Raises SpecError if it is cut or damaged, or has a type that is not Spark's own: its description would name a
+        class to import, or contain its code.
         """
         try:
             schema, zone = json.loads(text, object_hook=_own_type)
@@ -68,10 +57,7 @@ class TakenTypes:
     def batch_of(self, data: "pd.DataFrame") -> pa.RecordBatch:
         """Return rows of pandas as Spark sends rows with these columns.
 
-        Raises
-        ------
-        FeedError
-            If a value can't be of its column's type.
+        Raises FeedError if a value can't be of its column's type.
         """
         zone = _session_zone() or self.zone
         arrays = [_array(data[each.name], each.dataType, zone) for each in self.schema]

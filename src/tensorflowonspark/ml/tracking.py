@@ -70,15 +70,6 @@ def log_fitted(fit: Fit | None, model: KerasModel, frame: "DataFrame") -> None:
 
     Over Spark Connect the cluster's driver is a task, which logs nothing: then the params, and the metrics of each
     epoch from the model's history, are logged here.
-
-    Parameters
-    ----------
-    fit : Fit or None
-        What the cluster has logged.
-    model : KerasModel
-        The model.
-    frame : DataFrame
-        The rows that it was trained on.
     """
     if fit is None:
         return

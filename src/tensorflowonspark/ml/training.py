@@ -136,10 +136,7 @@ def _scope(job: TrainingJob, ctx: "Context") -> AbstractContextManager[Any]:
 def adapt_layers(model: Any, dataset: Any) -> None:
     """Adapt the model's preprocessing layers that have no state to the rows of all workers.
 
-    Raises
-    ------
-    SpecError
-        If a layer needs a state, and the values that it receives are unknown.
+    Raises SpecError if a layer needs a state, and the values that it receives are unknown.
     """
     for layer in unadapted_layers(model):
         features = model_up_to(model, layer)

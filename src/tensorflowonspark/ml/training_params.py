@@ -54,10 +54,7 @@ def as_restarts(value: Any) -> RestartPolicy | int:
 def as_mapping_of_settings(value: Any) -> dict[str, Any]:
     """Return settings of a cluster as a dict, for a `Param`.
 
-    Raises
-    ------
-    SpecError
-        If a cluster has no setting of a name, a param sets it, or it asks for nodes that don't train.
+    Raises SpecError if a cluster has no setting of a name, a param sets it, or it asks for nodes that don't train.
 
     Examples
     --------
@@ -96,19 +93,8 @@ def as_arguments(value: Any) -> dict[str, Any]:
 def check_arguments(function: Callable[..., Any], arguments: Mapping[str, Any], *, complete: bool = False) -> None:
     """Refuse arguments that the function which builds a model does not have.
 
-    Parameters
-    ----------
-    function : callable
-        The function; nothing is checked if Python does not know its parameters.
-    arguments : mapping
-        Arguments by keyword.
-    complete : bool
-        Whether to refuse a function that needs further arguments, too.
-
-    Raises
-    ------
-    SpecError
-        With the keyword that was probably meant.
+    Nothing is checked if Python does not know its parameters. If `complete`, a function that needs further arguments is
+    refused, too. Raises SpecError, with the keyword that was probably meant.
 
     Examples
     --------

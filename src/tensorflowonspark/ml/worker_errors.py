@@ -14,12 +14,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 def short_errors(function: _Function) -> _Function:
     """Return a function of this package whose errors have only the frames of the user's code, and one of this module.
 
-    Spark shows the traceback of a Python worker before the error's text.
-
-    Parameters
-    ----------
-    function : callable
-        A function, or a function that yields.
+    Spark shows the traceback of a Python worker before the error's text. The function may yield.
     """
 
     @functools.wraps(function)
