@@ -111,7 +111,7 @@ matrix:
 OLDEST = .venvs/oldest
 OLDEST_PYTHON ?= $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 OLDEST_TESTS = tests/unit/keras tests/cluster/keras tests/cluster/training tests/cluster/lifecycle/test_lifecycle.py tests/spark/frames \
-  tests/spark/ml/test_model.py tests/unit/ml/test_summary.py tests/spark/tfrecords/test_functions.py tests/unit/tfrecords/test_framing.py \
+  tests/spark/ml/test_model.py tests/unit/ml/test_summary.py tests/spark/tfrecords/test_dataframes.py tests/unit/tfrecords/test_framing.py \
   tests/unit/v2/test_pipeline.py tests/spark/v2/test_pipeline.py tests/cluster/v2/test_pipeline.py tests/unit/v2/test_dfutil.py \
   tests/spark/v2/test_dfutil.py tests/cluster/v2/test_programs.py::test_a_program_on_one_machine \
   --ignore=tests/cluster/keras/test_jax.py --ignore=tests/cluster/keras/test_suite.py --ignore=tests/cluster/keras/test_table.py

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from tensorflowonspark.errors import StartError as StartError
     from tensorflowonspark.errors import StorageError as StorageError
     from tensorflowonspark.errors import TFRecordError as TFRecordError
-    from tensorflowonspark.ml.adapting import adapt as adapt
+    from tensorflowonspark.ml.spark_adapt import adapt as adapt
     from tensorflowonspark.node.checkpoint.checkpoints import Checkpoints as Checkpoints
     from tensorflowonspark.node.context import Context as Context
     from tensorflowonspark.node.context import context as context
@@ -47,9 +47,9 @@ if TYPE_CHECKING:
     from tensorflowonspark.settings import Logs as Logs
     from tensorflowonspark.settings import Network as Network
     from tensorflowonspark.settings import Nodes as Nodes
-    from tensorflowonspark.tfrecords.functions import read_tfrecord as read_tfrecord
-    from tensorflowonspark.tfrecords.functions import register_tfrecord as register_tfrecord
-    from tensorflowonspark.tfrecords.functions import write_tfrecord as write_tfrecord
+    from tensorflowonspark.tfrecords.dataframes import read_tfrecord as read_tfrecord
+    from tensorflowonspark.tfrecords.dataframes import register_tfrecord as register_tfrecord
+    from tensorflowonspark.tfrecords.dataframes import write_tfrecord as write_tfrecord
 
 __version__ = "3.0.0rc1"
 
@@ -80,7 +80,7 @@ _MODULES = {
         "StorageError",
         "TFRecordError",
     ),
-    "ml.adapting": ("adapt",),
+    "ml.spark_adapt": ("adapt",),
     "node.checkpoint.checkpoints": ("Checkpoints",),
     "node.context": ("Context", "context"),
     "search.tune": ("tune",),
@@ -88,7 +88,7 @@ _MODULES = {
     "driver.feed.data": ("Data",),
     "restart_policy": ("RestartPolicy",),
     "settings": ("Dashboard", "Logs", "Network", "Nodes"),
-    "tfrecords.functions": ("read_tfrecord", "register_tfrecord", "write_tfrecord"),
+    "tfrecords.dataframes": ("read_tfrecord", "register_tfrecord", "write_tfrecord"),
 }
 __all__ = ["__version__"]
 __all__.extend(chain.from_iterable(_MODULES.values()))

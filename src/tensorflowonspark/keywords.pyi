@@ -94,12 +94,12 @@ class ReadKeywords(TypedDict, total=False):
     case_sensitive: bool | None
 
 class ReduceKeywords(TypedDict, total=False):
-    """Those of `tensorflowonspark.frames.functions.ReduceOptions`."""
+    """Those of `tensorflowonspark.frames.block_plans.ReduceOptions`."""
     fill: Mapping[str, Any] | None
     schema: str | StructType | None
 
 class MapKeywords(ReduceKeywords, total=False):
-    """Those of `tensorflowonspark.frames.functions.MapOptions`."""
+    """Those of `tensorflowonspark.frames.block_plans.MapOptions`."""
     feed_dict: Mapping[str, str] | None
 
 class ModelKeywords(TypedDict, total=False):

@@ -34,11 +34,11 @@ WITH_SPARK = {
     "tensorflowonspark.frames.analysis",
     "tensorflowonspark.frames.maps",
     "tensorflowonspark.frames.reductions",
-    "tensorflowonspark.ml.adapting",
+    "tensorflowonspark.ml.spark_adapt",
     "tensorflowonspark.ml.model",
     "tensorflowonspark.ml.summary",
     "tensorflowonspark.storage.hadoop",
-    "tensorflowonspark.tfrecords.functions",
+    "tensorflowonspark.tfrecords.dataframes",
 }
 WITH_NODES = {
     "tensorflowonspark.driver.cluster",

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tensorflowonspark.ml.layers import adaptable_layers
+from tensorflowonspark.ml.preprocessing_layers import adaptable_layers
 
 # Ties, an empty string, unicode, and words that only one of the workers has; more rows on one worker than on the other.
 TEXTS = ["a b b", "B a, é", "", "ü é é é", "c c d", "zz a", "日本 a", "b! b?", "x y z", "c d e", "only here"]

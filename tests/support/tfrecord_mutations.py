@@ -6,7 +6,7 @@ from google.protobuf.message import DecodeError
 from tensorflow.core.example import example_pb2
 
 from tensorflowonspark.tfrecords.examples import BYTES, FLOAT, INT64, Encoded, read_values
-from tensorflowonspark.tfrecords.wire import PADDING_BYTES, BadRecords, Spans
+from tensorflowonspark.tfrecords.wire_format import PADDING_BYTES, BadRecords, Spans
 
 # Fields with other fields in them, which Protocol Buffers had before messages: some of them are no whole group.
 GROUPS = [b"\x13\x14", b"\x13\x08\x05\x14", b"\x1b\x13\x12\x02ab\x14\x1c", b"\x13\x1b\x14\x1c", b"\x13", b"\x14"]

@@ -13,7 +13,7 @@ import tensorflowonspark as tfos
 from tensorflowonspark import cli, frames
 from tensorflowonspark.declarations import entries_of, keywords_of
 from tensorflowonspark.driver.feed.data import FeedSettings
-from tensorflowonspark.frames.functions import MapOptions, ReduceOptions
+from tensorflowonspark.frames.block_plans import MapOptions, ReduceOptions
 from tensorflowonspark.node.feed.selection import DatasetOptions, FeatureOptions
 from tensorflowonspark.settings import ClusterSettings
 from tensorflowonspark.tfrecords.options import ReadOptions

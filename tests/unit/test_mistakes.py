@@ -13,8 +13,8 @@ import pytest
 
 import tensorflowonspark as tfos
 from tensorflowonspark.cli import main
+from tensorflowonspark.columns.column_summaries import summarize
 from tensorflowonspark.columns.kinds import kind_of
-from tensorflowonspark.columns.summary import summarize
 from tensorflowonspark.ml import KerasEstimator, KerasModel
 from tensorflowonspark.node.feed.selection import FeatureOptions, Selection
 from tensorflowonspark.node.main import _advice

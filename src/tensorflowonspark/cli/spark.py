@@ -231,7 +231,7 @@ def read_frame(spark: "SparkSession", source: str, given_format: str | None, opt
     SpecError
         If Spark can't read it.
     """
-    from tensorflowonspark.tfrecords.functions import read_tfrecord
+    from tensorflowonspark.tfrecords.dataframes import read_tfrecord
 
     found = given_format or _FORMATS.get(Path(source.rstrip("/")).suffix)
     try:

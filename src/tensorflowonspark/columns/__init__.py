@@ -1,8 +1,8 @@
 """Conversion between Arrow columns and numpy arrays: the only folder that knows both layouts.
 
-`summary` counts the nulls of a column and measures its arrays, `kinds` derives the dtype and shape of its values, and
-`arrays` converts them to numpy. `results` converts numpy arrays to Arrow. `layout` describes the types of Arrow,
-`schema` those of Spark, and `plain` maps those of files to them.
+`column_summaries` counts the nulls of a column and measures its arrays, `kinds` derives the dtype and shape of its
+values, and `arrays` converts them to numpy. `result_columns` converts numpy arrays to Arrow. `layout` describes the
+types of Arrow, `schema` those of Spark, and `plain_types` maps those of files to them.
 """
 
 from tensorflowonspark.columns.arrays import Array as Array
@@ -17,6 +17,8 @@ from tensorflowonspark.columns.arrays import vector_lists as vector_lists
 from tensorflowonspark.columns.arrays import view as view
 from tensorflowonspark.columns.arrays import zeros as zeros
 from tensorflowonspark.columns.checksum import checksum as checksum
+from tensorflowonspark.columns.column_summaries import merge as merge
+from tensorflowonspark.columns.column_summaries import summarize as summarize
 from tensorflowonspark.columns.kinds import Kind as Kind
 from tensorflowonspark.columns.kinds import kind_of as kind_of
 from tensorflowonspark.columns.kinds import natural_type as natural_type
@@ -24,8 +26,8 @@ from tensorflowonspark.columns.layout import flat_columns as flat_columns
 from tensorflowonspark.columns.places import PLACE_BITS as PLACE_BITS
 from tensorflowonspark.columns.places import mixed_order as mixed_order
 from tensorflowonspark.columns.places import spark_hash as spark_hash
-from tensorflowonspark.columns.results import joined as joined
-from tensorflowonspark.columns.results import to_batch as to_batch
+from tensorflowonspark.columns.result_columns import joined as joined
+from tensorflowonspark.columns.result_columns import to_batch as to_batch
 from tensorflowonspark.columns.schema import arrow_type as arrow_type
 from tensorflowonspark.columns.schema import check_schema as check_schema
 from tensorflowonspark.columns.schema import map_in_arrow as map_in_arrow
@@ -34,5 +36,3 @@ from tensorflowonspark.columns.schema import plainly_named as plainly_named
 from tensorflowonspark.columns.schema import quoted as quoted
 from tensorflowonspark.columns.schema import require_frame as require_frame
 from tensorflowonspark.columns.schema import select as select
-from tensorflowonspark.columns.summary import merge as merge
-from tensorflowonspark.columns.summary import summarize as summarize

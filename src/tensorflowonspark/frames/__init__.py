@@ -1,8 +1,8 @@
 """Functions of arrays on the columns of a DataFrame: the verbs of databricks/tensorframes, on Arrow.
 
 `maps` and `reductions` hold the verbs. Each sends a function of *blocks*, arrays of some rows, to the executors:
-`functions` derives its inputs and outputs from a user's function, `graphs` builds it from a TensorFlow function, and
-`plain` from a Python function. `analysis` keeps the shapes of columns.
+`block_plans` derives its inputs and outputs from a user's function, `graphs` builds it from a TensorFlow function, and
+`python_functions` from a Python function. `analysis` keeps the shapes of columns.
 """
 
 from tensorflowonspark.frames.analysis import analyze, append_shape, print_schema

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.frames.analysis import Field
-from tensorflowonspark.frames.plain import Form, named
+from tensorflowonspark.frames.python_functions import Form, named
 from tensorflowonspark.ml.inputs import TensorInfo, exact_cast
 from tensorflowonspark.ml.model_bundle import ModelBundle, zipped
 

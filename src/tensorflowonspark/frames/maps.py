@@ -9,8 +9,8 @@ import pyarrow as pa
 from tensorflowonspark.columns import map_in_arrow, select, to_batch
 from tensorflowonspark.declarations import takes
 from tensorflowonspark.errors import SpecError
-from tensorflowonspark.frames.functions import MapOptions, read
-from tensorflowonspark.frames.plain import Form
+from tensorflowonspark.frames.block_plans import MapOptions, read
+from tensorflowonspark.frames.python_functions import Form
 from tensorflowonspark.ml.distribution import loaded
 from tensorflowonspark.ml.predict import PredictPlan, features_of, this_partition, with_results
 from tensorflowonspark.ml.worker_errors import short_errors

@@ -11,8 +11,8 @@ from tensorflowonspark.columns import arrow_type, map_in_arrow, plainly_named, s
 from tensorflowonspark.declarations import takes
 from tensorflowonspark.errors import FeedError, SpecError
 from tensorflowonspark.frames.analysis import fields_of
-from tensorflowonspark.frames.functions import ReduceOptions, read
-from tensorflowonspark.frames.plain import Form
+from tensorflowonspark.frames.block_plans import ReduceOptions, read
+from tensorflowonspark.frames.python_functions import Form
 from tensorflowonspark.ml.distribution import loaded
 from tensorflowonspark.ml.predict import PredictPlan, features_of, this_partition
 from tensorflowonspark.ml.worker_errors import short_errors

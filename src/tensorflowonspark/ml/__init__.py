@@ -1,12 +1,12 @@
 """Keras models as stages of Spark ML: fit on a DataFrame, transform a DataFrame.
 
 - Driver: the stages `estimator` and `model`, which plans predictions, their `params` and `training_params`, and
-  `persistence`; `adapting` of preprocessing layers (`layers`) over a DataFrame.
+  `persistence`; `spark_adapt`, of `preprocessing_layers` over a DataFrame.
 - Driver and nodes: `compilation` and `checks`, of what a model is compiled with and of the columns that it takes.
-- Nodes: `training`, on rows that are fed or in `row_files`, of which `nans` counts those with a NaN. A model travels as
-  a `model_bundle`, with the `code` of the user's own classes; `serialization` makes it of a model in memory, `fetching`
-  of a file.
-- Spark's Python workers: `predict`, `invalid_rows` and `counting`, with models from `distribution`.
+- Nodes: `node_training`, on rows that are fed or in `row_files`, of which `nans` counts those with a NaN. A model
+  travels as a `model_bundle`, with the `code` of the user's own classes; `serialization` makes it of a model in memory,
+  `fetching` of a file.
+- Spark's Python workers: `predict`, `invalid_rows` and `row_statistics`, with models from `distribution`.
 - `inputs` and `outputs` map columns to a model's tensors and back; `structure` names these.
 """
 

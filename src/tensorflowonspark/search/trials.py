@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from tensorflowonspark.driver.spark.slots import ApplicationSlots, Reservation, reserved
 from tensorflowonspark.errors import ClusterError, SlotsError, SpecError, error_text
+from tensorflowonspark.search.leftovers import ERROR, mark
 from tensorflowonspark.search.reporting import MOST_CHARACTERS, TrialReporter
-from tensorflowonspark.search.resuming import ERROR, mark
 from tensorflowonspark.search.watching import Pruning, TrialWatch
 from tensorflowonspark.terminal import CONSOLE
 

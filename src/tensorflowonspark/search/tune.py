@@ -12,7 +12,7 @@ from tensorflowonspark.driver.spark.gpus import gpu_profile
 from tensorflowonspark.driver.spark.slots import ApplicationSlots
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.renamed import warn_renamed
-from tensorflowonspark.search.resuming import end_leftovers
+from tensorflowonspark.search.leftovers import end_leftovers
 from tensorflowonspark.search.trials import Callback, Objective, Search, Settings
 from tensorflowonspark.search.watching import Pruning
 from tensorflowonspark.settings import Nodes, check_seconds

@@ -12,7 +12,7 @@ import google_crc32c
 import numpy as np
 import numpy.typing as npt
 
-from tensorflowonspark.tfrecords.wire import Bytes, Ints, numbers_at
+from tensorflowonspark.tfrecords.wire_format import Bytes, Ints, numbers_at
 
 Words = npt.NDArray[np.uint32]
 

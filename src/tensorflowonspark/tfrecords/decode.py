@@ -17,7 +17,7 @@ from tensorflowonspark.tfrecords.entries import Entries
 from tensorflowonspark.tfrecords.examples import BYTES, FLOAT, INT64, Encoded, Values, read_steps, read_values
 from tensorflowonspark.tfrecords.fields import FEW_MESSAGES, Fields
 from tensorflowonspark.tfrecords.uniform import read_uniform
-from tensorflowonspark.tfrecords.wire import Ints, UnfitRecords
+from tensorflowonspark.tfrecords.wire_format import Ints, UnfitRecords
 
 IN_BOTH = (
     "is in the context and in the feature lists: in a schema, a single value is the context's, and an array of arrays "

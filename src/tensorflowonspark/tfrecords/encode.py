@@ -1,7 +1,7 @@
 """Conversion of Arrow columns to serialised ``Example`` or ``SequenceExample`` messages, one for each row.
 
 For each column numpy computes the bytes before a row's values (names, kinds, lengths) for all rows at once; native code
-joins these with the values row by row (see `wire` for the format).
+joins these with the values row by row (see `wire_format` for the format).
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from tensorflowonspark.columns.arrays import split_at
 from tensorflowonspark.columns.layout import bytes_of, counts, integers, is_list
 from tensorflowonspark.tfrecords.decode import kinds_for
 from tensorflowonspark.tfrecords.examples import BYTES, FLOAT
-from tensorflowonspark.tfrecords.wire import LENGTH, Ints
+from tensorflowonspark.tfrecords.wire_format import LENGTH, Ints
 
 _FIELD_1, _FIELD_2 = bytes([1 << 3 | LENGTH]), bytes([2 << 3 | LENGTH])
 _LARGEST_IN_BYTES = np.array(

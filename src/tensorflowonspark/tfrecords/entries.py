@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from tensorflowonspark.tfrecords.fields import FEW_MESSAGES, Fields, fields
 from tensorflowonspark.tfrecords.scan import Wanted
-from tensorflowonspark.tfrecords.wire import LENGTH, BadRecords, Bytes, Ints, Spans, gather, joined, lengths
+from tensorflowonspark.tfrecords.wire_format import LENGTH, BadRecords, Bytes, Ints, Spans, gather, joined, lengths
 
 _FIELD_1, _FIELD_2 = 1 << 3 | LENGTH, 2 << 3 | LENGTH  # the tags of fields with a length
 _PAIRS = 1 << 16  # entries that are parsed at once

@@ -1,7 +1,7 @@
 """``tf.train.Example`` and ``SequenceExample``: the values of each feature of the records in a buffer.
 
-All records of a buffer are parsed at once (see `wire`), and only the requested features are decoded. The messages are
-defined in ``tensorflow/core/example/{example,feature}.proto``.
+All records of a buffer are parsed at once (see `wire_format`), and only the requested features are decoded. The
+messages are defined in ``tensorflow/core/example/{example,feature}.proto``.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from tensorflowonspark.columns.layout import bytes_of
 from tensorflowonspark.tfrecords.entries import Entries
 from tensorflowonspark.tfrecords.fields import Fields, field_parts, fields
 from tensorflowonspark.tfrecords.scan import Wanted
-from tensorflowonspark.tfrecords.wire import (
+from tensorflowonspark.tfrecords.wire_format import (
     FLOAT_BYTES,
     FOUR_BYTES,
     LENGTH,
@@ -217,7 +217,7 @@ def _mixed(parts: list[Values]) -> Values:
 class Encoded:
     """Some encoded records in a buffer."""
 
-    data: Bytes  # with `wire.PADDING_BYTES` behind the last record
+    data: Bytes  # with `wire_format.PADDING_BYTES` behind the last record
     spans: Spans  # of the records; `spans.record` are their numbers, from 0
 
     def __len__(self) -> int:

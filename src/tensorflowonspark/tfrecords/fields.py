@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tensorflowonspark.tfrecords.scan import UnreadableField, Wanted, scan
-from tensorflowonspark.tfrecords.wire import (
+from tensorflowonspark.tfrecords.wire_format import (
     EIGHT_BYTES,
     FOUR_BYTES,
     LENGTH,

@@ -30,7 +30,7 @@ from tensorflowonspark.tfrecords.checksums import (
     wrong_data,
 )
 from tensorflowonspark.tfrecords.options import MAX_RECORD_BYTES, Compression
-from tensorflowonspark.tfrecords.wire import PADDING_BYTES, Bytes, Ints, Spans, numbers_at
+from tensorflowonspark.tfrecords.wire_format import PADDING_BYTES, Bytes, Ints, Spans, numbers_at
 
 _READ_BYTES = 1 << 20
 _WINDOW_BITS = {Compression.GZIP: 31, Compression.ZLIB: 15}  # zlib's parameter for the two formats

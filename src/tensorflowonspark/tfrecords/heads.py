@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tensorflowonspark.tfrecords.examples import BYTES, FLOAT, INT64
-from tensorflowonspark.tfrecords.wire import FLOAT_BYTES, LENGTH, Bytes, Ints, lengths, varint
+from tensorflowonspark.tfrecords.wire_format import FLOAT_BYTES, LENGTH, Bytes, Ints, lengths, varint
 
 Mask = npt.NDArray[np.bool_]
 Words = npt.NDArray[np.unsignedinteger]

@@ -33,7 +33,7 @@ from tensorflowonspark.tfrecords.framing import Block
 from tensorflowonspark.tfrecords.options import Options, RecordType
 from tensorflowonspark.tfrecords.reading import BYTES_COLUMN, Damaged, count, records_of
 from tensorflowonspark.tfrecords.splits import RecordSplit, plan
-from tensorflowonspark.tfrecords.wire import BadRecords
+from tensorflowonspark.tfrecords.wire_format import BadRecords
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

@@ -29,7 +29,7 @@ from tensorflowonspark.tfrecords.framing import (
 )
 from tensorflowonspark.tfrecords.options import Compression, Mode, Options, RecordType
 from tensorflowonspark.tfrecords.splits import RecordSplit
-from tensorflowonspark.tfrecords.wire import BadRecords, UnfitRecords, gather
+from tensorflowonspark.tfrecords.wire_format import BadRecords, UnfitRecords, gather
 
 BYTES_COLUMN = "byteArray"
 _ADVICE = (

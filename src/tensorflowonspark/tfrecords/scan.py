@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from tensorflowonspark.tfrecords.wire import (
+from tensorflowonspark.tfrecords.wire_format import (
     BEGIN_GROUP,
     EIGHT_BYTES,
     END_GROUP,

@@ -14,7 +14,7 @@ import pyarrow as pa
 from tensorflowonspark.columns.layout import bytes_of
 from tensorflowonspark.tfrecords.examples import BYTES, FLOAT, INT64, Values, packed_ints
 from tensorflowonspark.tfrecords.heads import Head, Mask, Part, Words, find_head, match_head
-from tensorflowonspark.tfrecords.wire import FLOAT_BYTES, BadRecords, Bytes, Ints, Spans, gather, numbers_at
+from tensorflowonspark.tfrecords.wire_format import FLOAT_BYTES, BadRecords, Bytes, Ints, Spans, gather, numbers_at
 
 _MOST_ODD = 8  # records that can't be a pattern for others, before all that are left are taken to be odd
 _TRIED_STEPS, _LEAST_SHARE = 8, 0.25  # of the records that a step reads: below, `examples` is faster
@@ -52,7 +52,7 @@ def read_uniform(data: Bytes, maps: Spans, kinds: Mapping[str, tuple[int, ...]])
     """Return the features of the records that are alike, and which records these are.
 
     Of features of other names than `kinds` has, the values are skipped. The other records are odd, and `examples` reads
-    them. The buffer has `wire.PADDING_BYTES` after the last record.
+    them. The buffer has `wire_format.PADDING_BYTES` after the last record.
     """
     walk = _Walk(data, maps, kinds)
     walk.run()

@@ -6,7 +6,7 @@ from pyspark.sql import functions as f
 
 import tensorflowonspark as tfos
 from tensorflowonspark.ml import KerasEstimator
-from tensorflowonspark.ml.layers import unadapted_layers
+from tensorflowonspark.ml.preprocessing_layers import unadapted_layers
 from tensorflowonspark.ml.serialization import deserialize, serialize
 from tests.support.preprocessing import assert_quantiles, states_in, structured, table
 

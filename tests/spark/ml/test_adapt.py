@@ -5,7 +5,7 @@ import pytest
 from pyspark.ml.linalg import Vectors
 
 import tensorflowonspark as tfos
-from tensorflowonspark.ml.counting import Splitter
+from tensorflowonspark.ml.row_statistics import Splitter
 from tests.support.preprocessing import (
     adapted_alone,
     assert_equal,

@@ -13,7 +13,7 @@ from pyspark.ml.tuning import CrossValidator, CrossValidatorModel, ParamGridBuil
 
 import tensorflowonspark as tfos
 from tensorflowonspark.ml import KerasEstimator, KerasModel
-from tensorflowonspark.ml.training import Trained
+from tensorflowonspark.ml.node_training import Trained
 from tests.support.lines import line, lines
 
 pytestmark = [pytest.mark.masters("local"), pytest.mark.timeout(240)]

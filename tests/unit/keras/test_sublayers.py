@@ -5,7 +5,7 @@ import importlib
 import pytest
 
 from tensorflowonspark.keras.sublayers import all_sublayers, direct_sublayers
-from tensorflowonspark.ml.layers import adaptable_layers
+from tensorflowonspark.ml.preprocessing_layers import adaptable_layers
 
 
 def _dense(library, name):

@@ -8,7 +8,7 @@ import pytest
 
 import tensorflowonspark as tfos
 from tensorflowonspark.ml import KerasEstimator, KerasModel
-from tensorflowonspark.ml.tracking import parameters_of
+from tensorflowonspark.ml.fit_tracking import parameters_of
 from tests.support.lines import line
 
 pytestmark = [pytest.mark.masters("local"), pytest.mark.timeout(240)]

@@ -5,7 +5,7 @@ import traceback
 import pyarrow as pa
 import pytest
 
-from tensorflowonspark.ml import counting, predict
+from tensorflowonspark.ml import predict, row_statistics
 from tensorflowonspark.ml.predict import TakenColumns
 from tensorflowonspark.ml.worker_errors import short_errors
 
@@ -38,7 +38,7 @@ def failing():
 NULL = pa.record_batch({"x": [1.0, None]})
 TAKEN = TakenColumns(("x",), {"shapes": {}, "dtypes": {}, "fill": {}}, skipping="Skip it")
 CASES = {
-    "an error of a column": (lambda: list(counting.find_moments(TAKEN, (-1,), iter([NULL]))), ["yielding"]),
+    "an error of a column": (lambda: list(row_statistics.find_moments(TAKEN, (-1,), iter([NULL]))), ["yielding"]),
     "one of the user's function": (
         lambda: list(calling(user_function)),
         ["yielding", "calling", "<lambda>", "user_function"],

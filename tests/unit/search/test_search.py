@@ -18,7 +18,7 @@ from optuna.trial import TrialState
 import tensorflowonspark as tfos
 from tensorflowonspark.errors import FailureKind
 from tensorflowonspark.messages import Failed, ReportedMetrics, TrainingTotals
-from tensorflowonspark.search.resuming import end_leftovers, mark
+from tensorflowonspark.search.leftovers import end_leftovers, mark
 from tensorflowonspark.search.trials import Search, Settings
 from tensorflowonspark.search.tune import _pruning, tune
 from tests.support.backend import cluster_on
@@ -409,7 +409,7 @@ def test_a_study_that_maximises_is_not_pruned_by_a_loss(caplog):
 
 _KILLED = """
 import os, sys, optuna
-from tensorflowonspark.search.resuming import mark
+from tensorflowonspark.search.leftovers import mark
 study = optuna.create_study(study_name="s", storage=sys.argv[1], load_if_exists=True)
 study.tell(study.ask(), 1.0)
 for x in (2, 3):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tensorflowonspark.tfrecords import checksums, decode, uniform
 from tensorflowonspark.tfrecords.examples import BYTES, FLOAT, INT64
 from tensorflowonspark.tfrecords.framing import framed
-from tensorflowonspark.tfrecords.wire import BadRecords
+from tensorflowonspark.tfrecords.wire_format import BadRecords
 from tests.support.tfrecord_mutations import mutated, records_in
 
 

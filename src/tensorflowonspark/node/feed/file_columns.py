@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from tensorflowonspark.columns.layout import is_binary, is_list, is_text
-from tensorflowonspark.columns.plain import plain_type, to_plain
+from tensorflowonspark.columns.plain_types import plain_type, to_plain
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.storage.listing import File, Listing, find, partition_types
 from tensorflowonspark.storage.partition_columns import partition_value

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tensorflowonspark import storage
-from tensorflowonspark.columns.plain import plain_type, to_plain
+from tensorflowonspark.columns.plain_types import plain_type, to_plain
 from tensorflowonspark.errors import FeedError, SpecError
 from tensorflowonspark.node.feed.file_columns import ParquetFiles, columns_of, is_another, source_of
 from tensorflowonspark.node.feed.footers import INT96, Footer, ReadFooters, footer_of, footers, fragment, read_at_once

@@ -12,14 +12,14 @@ import pyarrow as pa
 
 from tensorflowonspark import storage
 from tensorflowonspark.errors import SpecError, TFRecordError
+from tensorflowonspark.tfrecords.dataframes import read_tfrecord, write_files
 from tensorflowonspark.tfrecords.decode import decode
 from tensorflowonspark.tfrecords.encode import encode
 from tensorflowonspark.tfrecords.examples import Encoded
 from tensorflowonspark.tfrecords.framing import BLOCK_BYTES, Block
-from tensorflowonspark.tfrecords.functions import read_tfrecord, write_files
 from tensorflowonspark.tfrecords.infer import Seen, check_written, columns_of, merged, seen_in_block
 from tensorflowonspark.tfrecords.options import Options
-from tensorflowonspark.tfrecords.wire import PADDING_BYTES, BadRecords, Spans
+from tensorflowonspark.tfrecords.wire_format import PADDING_BYTES, BadRecords, Spans
 from tensorflowonspark.tfrecords.writing import OutputFiles
 from tensorflowonspark.v2.deprecation import warn_deprecated
 from tensorflowonspark.v2.program import session_of

@@ -11,7 +11,7 @@ import cloudpickle
 from tensorflowonspark.columns import parse_schema, require_frame
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.frames.analysis import Field, fields_of
-from tensorflowonspark.frames.plain import Form, Plain, probe
+from tensorflowonspark.frames.python_functions import Form, Plain, probe
 from tensorflowonspark.ml.code import WithCode
 from tensorflowonspark.ml.distribution import distribute
 from tensorflowonspark.ml.inputs import check_dtypes

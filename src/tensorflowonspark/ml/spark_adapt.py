@@ -27,17 +27,17 @@ from tensorflowonspark.keras.preprocessing import (
     set_moments,
     set_tokens,
 )
-from tensorflowonspark.ml.counting import CountTokens, Splitter, all_numbers, find_moments
 from tensorflowonspark.ml.inputs import input_of_each
-from tensorflowonspark.ml.layers import (
+from tensorflowonspark.ml.model_bundle import inputs_of
+from tensorflowonspark.ml.params import check_columns
+from tensorflowonspark.ml.predict import TakenColumns
+from tensorflowonspark.ml.preprocessing_layers import (
     adaptable_layers,
     input_names,
     source_inputs,
     unadapted_layers,
 )
-from tensorflowonspark.ml.model_bundle import inputs_of
-from tensorflowonspark.ml.params import check_columns
-from tensorflowonspark.ml.predict import TakenColumns
+from tensorflowonspark.ml.row_statistics import CountTokens, Splitter, all_numbers, find_moments
 from tensorflowonspark.ml.serialization import is_model
 from tensorflowonspark.renamed import takes_old_keywords
 
