@@ -61,9 +61,9 @@ if [ -z "$private" ] || [ -d "$private" ]; then  # else the parent has cleaned u
 fi
 kill -KILL 0
 """
-_CHECKS = 4
+_CHECKS = 4  # in a row, within the timeout: one alone may meet a stop of a moment, as by a debugger
 _NAME_BYTES = 15  # the kernel's limit of a process name
-_PASSES = 3
+_PASSES = 3  # over all processes: each finds those that the ones found before have forked meanwhile
 
 
 class Process(Protocol):

@@ -9,7 +9,7 @@ from tensorflowonspark.errors import FailureKind, SpecError
 
 __all__ = ["RestartPolicy"]
 
-_PREEMPTIONS = 10  # for each restart after another failure
+_PREEMPTIONS = 10  # for each restart after another failure: they are no fault of the program, but may not go on forever
 _CAUSES = tuple(kind.name.lower() for kind in FailureKind)
 
 

@@ -45,8 +45,8 @@ _PLAIN = re.compile(r"true|false|[+-]?\d{1,9}(\.\d{1,9})?\s?(%|[kmgtp]i?b?|b|ns|
 _NAMED = re.compile(r"(?<![\w.-])([\w.-]+)([\"']?\s*[=:]\s*|\s+)")
 _QUOTED = {'"': re.compile(r'(?:\\.|[^"\\])*', re.DOTALL), "'": re.compile(r"[^']*")}
 _WORD = r"""(?:\\.|"(?:\\.|[^"\\])*"|'[^']*'|[^\s{}])*"""
-_URL_CHARACTERS = 999
-_LONGEST_NAME = 256  # of a setting that is known
+_URL_CHARACTERS = 999  # before a name in which a `?` is looked for: a bound for the time of long texts
+_LONGEST_NAME = 256  # of a setting that is known: a bound for the time of the pattern
 _SHORT = ("-p",)  # options that many programs have for a password; a port is a number, and shown
 _LEAST_TOKEN = 16  # characters, of small letters alone
 _SCHEMES = ("bearer", "basic", "token")  # of the header Authorization

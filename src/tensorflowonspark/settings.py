@@ -29,7 +29,7 @@ __all__ = [
     "with_groups",
 ]
 
-_LAST_PORT = 65535
+_LAST_PORT = 65535  # of TCP
 
 
 def check_seconds(name: str, seconds: float) -> float:

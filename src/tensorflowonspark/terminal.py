@@ -27,7 +27,7 @@ _CHARACTERS = 1 << 20  # in the queue
 _STUCK_SECONDS = 1.0  # without room in a file, after which no thread waits for the writer
 _LOST_SECONDS = 5.0  # without progress of a file that can't be polled; a busy host is slow too
 _DRAIN_SECONDS = 10.0  # for a slow terminal to show the last lines
-_POLL_MILLISECONDS = 100
+_POLL_MILLISECONDS = 100  # without room in a file, until it counts as not read
 _COLOUR = r"\x1b\[[0-9;:]{0,64}m"
 # Sequences of a terminal with what belongs to them (of a title, a link or a clipboard all of it), and single controls.
 _CONTROLS = re.compile(

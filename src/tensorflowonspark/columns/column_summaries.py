@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from tensorflowonspark.columns import layout
 from tensorflowonspark.messages import ColumnSummary, LengthRange
 
-_SHOWN_CHARACTERS = 60
+_SHOWN_CHARACTERS = 60  # of a value in an error, which is to stay a line
 
 _Describe = Callable[[Sequence[pa.Array], int], str]  # takes a column's levels down to one, and a position in that
 

@@ -12,7 +12,7 @@ from tensorflowonspark.columns import layout
 from tensorflowonspark.columns.arrays import Array, Ragged, objects, split_at
 from tensorflowonspark.errors import FeedError
 
-_SHOWN_CHARACTERS = 60
+_SHOWN_CHARACTERS = 60  # of a value in an error, which is to stay a line
 _ADVICE_UNSIGNED = (
     ". Spark has no unsigned integers: return those from 2^63 as text (tf.strings.as_string), or as the int64 of the "
     "same bits (tf.bitcast)"

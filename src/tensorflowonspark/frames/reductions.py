@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from tensorflowonspark.keywords import ReduceKeywords
 
-_MAX_PARTIAL_RESULTS = 256  # of a partition, before they are reduced to one
+_MAX_PARTIAL_RESULTS = 256  # of a partition, before they are reduced to one: bounds memory, and calls are few
 
 
 @short_errors

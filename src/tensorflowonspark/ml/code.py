@@ -157,7 +157,7 @@ class Code:
 # The objects of the latest pickles: loading one twice, or in the process that made it, gives the same classes.
 _loaded: dict[bytes, dict[str, Any]] = {}
 _received: set[bytes] = set()  # pickles from another process, which are sent on unchanged
-_MAX_LOADED = 64
+_MAX_LOADED = 64  # pickles: more than a process uses at a time, but a long search makes one for each trial
 
 
 def _remember(code: Code, objects: dict[str, Any]) -> None:

@@ -16,6 +16,7 @@ from tensorflowonspark.settings import Dashboard, as_group
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+# A model that takes longer to log is left out, so that a tracking server which hangs does not hold up `fit`.
 _MODEL_SECONDS = 30.0  # to log a model, and
 _BYTES_PER_SECOND = 2e6  # of its data
 _AUTOLOG = "mlflow.pyspark.ml"

@@ -37,7 +37,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
-_BATCH_BYTES = 4 << 20
+_BATCH_BYTES = 4 << 20  # of inputs in a call: it takes by far longer than what a call costs, also on a GPU
+# A call for fewer rows costs more than they do; the results of more, which may be larger than the rows, take memory.
 _MIN_ROWS, _MAX_ROWS = 32, 8192
 
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from tensorflowonspark.supervisor.output import level_of
 
-_STDERR = 2
+_STDERR = 2  # the file descriptor to which native code writes
 _LEVEL = "TF_CPP_MIN_LOG_LEVEL"
 
 

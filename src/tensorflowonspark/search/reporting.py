@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
 _log = logging.getLogger(__name__)
-MOST_CHARACTERS = 300  # of an error in one line
+MOST_CHARACTERS = 300  # of an error in one line: some lines of a terminal, which shows many trials
 
 
 class TrialReporter:

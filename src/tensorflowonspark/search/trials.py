@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _log = logging.getLogger(__name__)
-_WAKE_SECONDS = 0.2
+_WAKE_SECONDS = 0.2  # a trial wakes the loop that ends; a time limit and more executors wake nobody
 _CAPACITY_SECONDS = 5.0  # between two looks at whether there are more executors
 _END_SECONDS = 30.0  # for cancelled trials to end their clusters
 

@@ -19,7 +19,7 @@ from tensorflowonspark.storage.hadoop import TIME_ZONE, settings
 
 NULL_DIRECTORY = "__HIVE_DEFAULT_PARTITION__"  # the value of Hive and Spark for a null
 _INTEGERS = ((pa.int32(), 31, 10), (pa.int64(), 63, 20))  # with their bits, and their digits as decimals in Spark
-_MOST_DIGITS = 38
+_MOST_DIGITS = 38  # of Spark's decimals
 _TIMESTAMP = pa.timestamp("us", "UTC")
 _INTEGER = re.compile(r"[+-]?[0-9]+")
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,4})?")

@@ -17,7 +17,7 @@ import fsspec
 from tensorflowonspark.errors import StorageError
 from tensorflowonspark.storage.file_systems import file_system, files_below, is_local, is_object_store
 
-_COPY_BYTES = 1 << 22
+_COPY_BYTES = 4 << 20  # at once: shutil's 64 KiB would be many requests to a store
 _STACK = "\\n\\tat "  # as it stands, escaped, in hdfs-native's errors
 _OPENED_FIRST = ("saved_model.pb", "checkpoint")  # a SavedModel and a checkpoint's directory begin with these
 
@@ -304,7 +304,7 @@ def make_private_directory(path: str) -> bool:
     return not is_object_store(files)
 
 
-_SYNC_SECONDS = 5.0
+_SYNC_SECONDS = 5.0  # between two copies, at least: TensorBoard looks for new events as often
 _STAGED = re.compile(r"/\.[^/]+\.[0-9a-f]{32}(/|$)")  # what `publish` has not renamed yet
 _SYNC_SHARE = 10  # times the duration of a copy, until the next one begins
 

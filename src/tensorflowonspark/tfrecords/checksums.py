@@ -16,12 +16,12 @@ from tensorflowonspark.tfrecords.wire_format import Bytes, Ints, numbers_at
 
 Words = npt.NDArray[np.uint32]
 
-HEADER_BYTES = 12
-FOOTER_BYTES = 4
-_MASK_ADDED = np.uint32(0xA282EAD8)
-_INVERTED = 0xFFFFFFFF
+HEADER_BYTES = 12  # before the data of a record: its length, and the checksum of that
+FOOTER_BYTES = 4  # behind them: their checksum
+_MASK_ADDED = np.uint32(0xA282EAD8)  # by the format: a checksum of data that hold their own would be constant
+_INVERTED = 0xFFFFFFFF  # a register of CRC-32C begins as this, and ends inverted
 _FEW_RECORDS = 32  # up to this number a call for each is faster
-_DIGIT = 32  # the base in which distances are written
+_DIGIT = 32  # the base in which distances are written: so many tables for each digit, and few digits
 _CALLED = 1 << 10  # bytes by which a call shifts a register, beyond tables do
 
 

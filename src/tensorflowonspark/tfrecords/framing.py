@@ -32,7 +32,7 @@ from tensorflowonspark.tfrecords.checksums import (
 from tensorflowonspark.tfrecords.options import MAX_RECORD_BYTES, Compression
 from tensorflowonspark.tfrecords.wire_format import PADDING_BYTES, Bytes, Ints, Spans, numbers_at
 
-_READ_BYTES = 1 << 20
+_READ_BYTES = 1 << 20  # of a compressed file at once, and of what it contains
 _WINDOW_BITS = {Compression.GZIP: 31, Compression.ZLIB: 15}  # zlib's parameter for the two formats
 
 

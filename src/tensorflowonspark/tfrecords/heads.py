@@ -8,16 +8,15 @@ import numpy as np
 import numpy.typing as npt
 
 from tensorflowonspark.tfrecords.examples import BYTES, FLOAT, INT64
-from tensorflowonspark.tfrecords.wire_format import FLOAT_BYTES, LENGTH, Bytes, Ints, lengths, varint
+from tensorflowonspark.tfrecords.wire_format import FLOAT_BYTES, LENGTH, LONGEST_VARINT, Bytes, Ints, lengths, varint
 
 Mask = npt.NDArray[np.bool_]
 Words = npt.NDArray[np.unsignedinteger]
 
 _FIELD_1, _FIELD_2 = 1 << 3 | LENGTH, 2 << 3 | LENGTH  # the tags of fields with a length
-_KINDS = {kind << 3 | LENGTH: kind for kind in (BYTES, FLOAT, INT64)}
+_KINDS = {kind << 3 | LENGTH: kind for kind in (BYTES, FLOAT, INT64)}  # by the tags
 _ONE_BYTE = 0x7F  # the largest length in one byte
-_LONGEST_NAME = 1 << 10
-_LONGEST_VARINT = 10
+_LONGEST_NAME = 1 << 10  # bytes: a head is compared with each record's bytes, and a longer one pays no more
 
 
 @dataclass(frozen=True)
@@ -142,7 +141,7 @@ def match_head(data: Bytes, at: Ints, limit: Ints, head: Head) -> tuple[Part, Ma
 def _match_long(data: Bytes, at: Ints, limit: Ints, head: Head) -> tuple[Part, Mask]:
     """Do the same for lengths of any number of bytes."""
     same = np.ones(len(at), np.bool_)
-    last = len(data) - 2 - _LONGEST_VARINT
+    last = len(data) - 2 - LONGEST_VARINT
 
     def field(place: Ints, tag: int) -> tuple[Ints, Ints]:
         nonlocal same

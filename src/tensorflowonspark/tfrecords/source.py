@@ -164,7 +164,7 @@ class _Writer(CarriesSettings, DataSourceArrowWriter):
         self._output.abort()
 
 
-_AGE_SECONDS = 7 * 24 * 3600
+_AGE_SECONDS = 7 * 24 * 3600  # as Spark's `maxFileAge`
 
 Offset = dict[str, Any]
 

@@ -23,7 +23,7 @@ from tensorflowonspark.tfrecords.options import Compression, Options, OverwriteM
 _SUCCESS = "_SUCCESS"
 _STARTED = "_STARTED"  # exists in the staging directory while tasks may write there
 _TEMPORARY = "_temporary"  # Spark and Hadoop ignore names that begin with an underscore
-_ATTEMPTS, _PAUSE_SECONDS = 20, 0.1
+_ATTEMPTS, _PAUSE_SECONDS = 20, 0.1  # to remove a directory in which tasks that end may yet create a file
 _SLICE_BYTES = 64 << 20  # encoded at once: Arrow's offsets end at 2 GiB, and memory is limited
 _ENDINGS = {Compression.NONE: ".tfrecord", Compression.GZIP: ".tfrecord.gz", Compression.ZLIB: ".tfrecord.zlib"}
 

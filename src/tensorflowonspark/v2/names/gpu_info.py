@@ -11,7 +11,7 @@ __all__ = ["AS_LIST", "AS_STRING", "MAX_RETRIES", "get_gpus", "is_gpu_available"
 
 AS_STRING = "string"
 AS_LIST = "list"
-MAX_RETRIES = 3
+MAX_RETRIES = 3  # as in 2.x, whose programs may read it
 
 _PAUSE_SECONDS = 5  # a busy GPU is often used by a process of the last job that is just ending
 
