@@ -28,7 +28,7 @@ __all__ = [
     "TFRecordError",
 ]
 
-_TEXT = 2000  # characters of another program's error
+_TEXT = 2000  # characters of another program's error: that of a JVM has all its frames
 _SHOWN_LINES = 30  # of a node's output: a crash of native code prints its stack last, and its reason before
 
 

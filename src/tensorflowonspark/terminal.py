@@ -23,7 +23,7 @@ from threading import Condition, RLock, Thread
 from typing import Any
 
 _log = logging.getLogger(__name__)
-_CHARACTERS = 1 << 20  # in the queue
+_CHARACTERS = 1 << 20  # in the queue, of which the oldest go when a terminal is not read: memory has a bound
 _STUCK_SECONDS = 1.0  # without room in a file, after which no thread waits for the writer
 _LOST_SECONDS = 5.0  # without progress of a file that can't be polled; a busy host is slow too
 _DRAIN_SECONDS = 10.0  # for a slow terminal to show the last lines

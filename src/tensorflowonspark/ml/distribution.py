@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 Call = Callable[[Any], dict[str, Any]]
 
-_MAX_MODELS = 4  # in a worker's memory
+_MAX_MODELS = 4  # in a worker's memory: those of a pipeline, which alternate from batch to batch
 _models: "OrderedDict[tuple[Any, ...], Call]" = OrderedDict()
 
 

@@ -26,7 +26,7 @@ _STANDARDIZE = (None, "lower", "strip_punctuation", "lower_and_strip_punctuation
 _SPLIT = (None, "whitespace")
 _PUNCTUATION = r"""[!"#$%&()\*\+,-\./:;<=>?@\[\\\]^_`{|}~\']"""  # the pattern of Keras
 _WHITESPACE = r"[\t\n\v\f\r ]+"  # the pattern of TensorFlow
-_TEXT_ROWS = 4096  # rows that are split in one call
+_TEXT_ROWS = 4096  # rows that are split in one call: a batch's tokens take many times the memory of its texts
 
 
 def _values(taken: TakenColumns, batches: Iterator[pa.RecordBatch]) -> Iterator[Any]:

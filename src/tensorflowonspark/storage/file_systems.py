@@ -318,6 +318,6 @@ def matching(files: fsspec.AbstractFileSystem, pattern: str) -> list[str]:
     return [str(each) for each in files.glob(pattern)]
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=16)  # stores and name nodes of a program: more than it uses
 def _connected(scheme: str, authority: str, properties: frozenset[tuple[str, str]]) -> fsspec.AbstractFileSystem:
     return _ADAPTERS[scheme](scheme, authority, dict(properties))

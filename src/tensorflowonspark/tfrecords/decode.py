@@ -25,7 +25,7 @@ IN_BOTH = (
 )
 
 
-@lru_cache(1000)
+@lru_cache(1000)  # types: more than the columns of most tables
 def kinds_for(kind: pa.DataType) -> tuple[int, ...]:
     """Return the kinds of features that convert to an Arrow type of one value; empty if none does."""
     if is_text(kind) or is_binary(kind):
@@ -104,7 +104,7 @@ def _in_other_case(names: Iterable[str], wanted: Collection[str]) -> dict[str, l
     return found
 
 
-@lru_cache(1000)
+@lru_cache(1000)  # types: more than the columns of most tables
 def _element(kind: pa.DataType) -> pa.DataType | None:
     """Return the type of the values of a list, None for other types."""
     return kind.value_type if is_list(kind) else None

@@ -14,7 +14,7 @@ from tensorflowonspark.tfrecords.scan import Wanted
 from tensorflowonspark.tfrecords.wire_format import LENGTH, BadRecords, Bytes, Ints, Spans, gather, joined, lengths
 
 _FIELD_1, _FIELD_2 = 1 << 3 | LENGTH, 2 << 3 | LENGTH  # the tags of fields with a length
-_PAIRS = 1 << 16  # entries that are parsed at once
+_PAIRS = 1 << 16  # entries that are parsed at once: bounds the memory of the fields' positions
 _SHOWN_BYTES = 100  # of a name that is none
 
 

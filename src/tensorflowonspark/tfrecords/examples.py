@@ -35,8 +35,8 @@ from tensorflowonspark.tfrecords.wire_format import (
 BYTES, FLOAT, INT64 = 1, 2, 3  # field numbers in `Feature`
 NAMES = {BYTES: "bytes", FLOAT: "float", INT64: "int64"}
 _STEP_BYTES = 4  # at least, for each step of a long record: one with a value has 7
-_UNITS = 1 << 17  # whose values are read at once
-_INTS_BYTES = 1 << 20  # of encoded integers that are read at once
+_UNITS = 1 << 17  # whose values are read at once: bounds the memory of the fields' positions
+_INTS_BYTES = 1 << 20  # of encoded integers that are read at once: they take several times the memory meanwhile
 
 
 @dataclass(frozen=True)
