@@ -272,7 +272,7 @@ class Failed(ToDriver):
 
 @dataclass(frozen=True)
 class Contribution(ToDriver):
-    """A chunk of a worker's contribution to a collective (`driver/collectives.py`).
+    """A chunk of a worker's contribution to a collective (`driver/contributions.py`).
 
     The first chunk is empty and reports that the worker has reached the collective. `call` is the function that the
     program called, for errors.

@@ -1,13 +1,16 @@
 """What the nodes do together: collectives, feeds that they read from files, the ends of passes, rounds."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tensorflowonspark.driver.collectives import Collectives, FileFeeds, PassCounts
+from tensorflowonspark.driver.contributions import Contributions
+from tensorflowonspark.driver.file_feeds import FileFeeds
 from tensorflowonspark.driver.nodes import Node, Roster
+from tensorflowonspark.driver.rendezvous import Rendezvous
 from tensorflowonspark.driver.rounds import Rounds
 from tensorflowonspark.errors import FailureKind
-from tensorflowonspark.feed_messages import FeedReport, FilesRead, PassEnded
+from tensorflowonspark.feed_messages import FeedReport, FilesRead, PassEnded, PassesEnded, Split
 from tensorflowonspark.messages import (
     Contribution,
     Failed,
@@ -33,44 +36,63 @@ def _other_backend(node: Node, workers: Sequence[Node]) -> Failed | None:
     return Failed(FailureKind.RAISED, reason, advice)
 
 
+class _PassCounts:
+    """The passes that workers end over rows which the chief of a ``ParameterServerStrategy`` reads."""
+
+    def __init__(self, send: Callable[[int, object], None]) -> None:
+        self._send = send
+        self._ended: dict[tuple[int, Split], Counter[int]] = {}  # by feed and split, and node
+        self._reported: Counter[tuple[int, Split]] = Counter()
+
+    def count(self, node: Node, message: PassEnded) -> None:
+        """Note that a worker has ended a pass."""
+        self._ended.setdefault((message.feed, message.split), Counter())[node.number] += 1
+
+    def report(self, workers: Sequence[Node], chief: int) -> None:
+        """Report to the chief how many passes all remaining workers have ended."""
+        for (feed, split), ended in self._ended.items():
+            count = min((ended[each.number] for each in workers), default=0)
+            if count > self._reported[feed, split]:
+                self._reported[feed, split] = count
+                self._send(chief, PassesEnded(feed, split, count))
+
+
 class JointWork:
     """What the nodes of one cluster do together; all methods are called in events of the monitor.
 
-    Parameters
-    ----------
-    roster : Roster
-        The nodes.
-    later : callable
-        Takes seconds, and a function to call after these.
-    keeps : bool
-        Whether what was sent to all is kept for nodes that are started again alone.
+    `later` calls a function after so many seconds. With `keeps`, what was sent to all is kept for nodes that are
+    started again alone.
     """
 
     def __init__(self, roster: Roster, later: Callable[[float, Callable[[], None]], None], *, keeps: bool) -> None:
         self._roster = roster
-        self._collectives = Collectives(roster.send, keeps=keeps)
-        self._file_feeds = FileFeeds(roster.send, keeps=keeps)
-        self._passes = PassCounts(roster.send)
+        self._calls = Rendezvous(keeps=keeps)
+        self._contributions = Contributions(roster.send, self._calls, keeps=keeps)
+        self._file_feeds = FileFeeds(roster.send, self._calls, keeps=keeps)
+        self._passes = _PassCounts(roster.send)
         self._rounds = Rounds(roster.send, roster.fed, later)
 
     def receive(self, node: Node, message: Any) -> Failed | None:
         """Note a message of a node; return the node's failure if others wait for it in vain."""
         workers = self._roster.fed()
         match message:
-            case FeedWanted() | Returned():
-                if isinstance(message, Returned):
-                    self._rounds.receive(node, message)
-                failure = self._file_feeds.receive(node, message, workers)
-                return failure or self._collectives.receive(node, message, workers)
+            case FeedWanted():
+                return self._calls.find_absent(workers)
+            case Returned():
+                self._rounds.receive(node, message)
+                self._file_feeds.lose(node)
+                return self._calls.find_absent(workers)
             case KerasImported():
                 node.backend = message.backend
                 return _other_backend(node, workers)
+            case Contribution() if message.piece or message.last:
+                self._contributions.relay(node, message, workers)
             case Contribution():
-                failure = self._collectives.receive(node, message, workers)
-                return failure or self._file_feeds.find_crossed(node, self._collectives)
+                failure = self._contributions.enter(node, message, workers)
+                return failure or self._find_fault(node, workers)
             case FilesRead():
                 failure = self._file_feeds.receive(node, message, workers)
-                return failure or self._file_feeds.find_crossed(node, self._collectives)
+                return failure or self._find_fault(node, workers)
             case RoundReached() | RoundExchanged() | RoundBroken():
                 self._rounds.receive(node, message)
             case PassEnded():
@@ -79,6 +101,9 @@ class JointWork:
             case FeedReport():  # those of other feeds the session of the running feed handles
                 self._file_feeds.report(node, message)
         return None
+
+    def _find_fault(self, node: Node, workers: Sequence[Node]) -> Failed | None:
+        return self._calls.find_absent(workers) or self._calls.find_crossed(node)
 
     def _report_passes(self) -> None:
         self._passes.report(self._roster.fed(), self._roster.chief.number)
@@ -89,7 +114,7 @@ class JointWork:
 
     def explain(self, node: Node, failure: Failed) -> Failed:
         """Return the failure of a node that hangs, with the call for which others wait, if there is one."""
-        return self._collectives.explain(node, failure)
+        return self._calls.explain(node, failure)
 
     def go_on_without(self, node: Node) -> None:
         """Note that the others go on without a node."""
@@ -99,6 +124,7 @@ class JointWork:
 
     def node_lost(self, node: Node) -> None:
         """Wait for the new process of a node."""
-        self._collectives.node_lost(node)
+        self._calls.leave(node)
+        self._contributions.node_lost(node)
         self._file_feeds.node_lost(node)
         self._rounds.node_lost(node)

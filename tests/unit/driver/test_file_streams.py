@@ -4,8 +4,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tensorflowonspark.config import ClusterSpec
-from tensorflowonspark.driver.collectives import FileFeeds
+from tensorflowonspark.driver.file_feeds import FileFeeds
 from tensorflowonspark.driver.nodes import Node
+from tensorflowonspark.driver.rendezvous import Rendezvous
 from tensorflowonspark.feed_messages import (
     FeedComplete,
     FilesCounted,
@@ -26,7 +27,7 @@ class Stream:
     def __init__(self, workers, send):
         spec = ClusterSpec(num_workers=workers)
         self.nodes = [Node(number, role) for number, role in enumerate(spec.roles)]
-        self.feeds = FileFeeds(send)
+        self.feeds = FileFeeds(send, Rendezvous())
         for node in self.nodes:
             assert self.feeds.receive(node, FilesRead(7, "read", "files", (), streams=True), self.nodes) is None
 

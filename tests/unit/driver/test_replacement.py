@@ -12,9 +12,11 @@ import pytest
 
 import tensorflowonspark as tfos
 from tensorflowonspark.config import Job, Role
-from tensorflowonspark.driver.collectives import Collectives, FileFeeds
+from tensorflowonspark.driver.contributions import Contributions
 from tensorflowonspark.driver.feed.sources import SparkJobs
+from tensorflowonspark.driver.file_feeds import FileFeeds
 from tensorflowonspark.driver.nodes import Node, NodeState
+from tensorflowonspark.driver.rendezvous import Kind, Rendezvous
 from tensorflowonspark.errors import FailureKind
 from tensorflowonspark.feed_messages import FilesRead, PartRef, PartSummary, Split
 from tensorflowonspark.messages import (
@@ -277,30 +279,39 @@ def workers_of(count):
 def test_a_contribution_that_was_begun_counts_for_nothing():
     sent = []
     workers = workers_of(2)
-    shared = Collectives(lambda number, message: sent.append((number, message.sender, message.piece)), keeps=True)
-    shared.receive(workers[1], Contribution(0, "call"), workers)
-    shared.receive(workers[1], Contribution(0, "call", b"old"), workers)
+    calls = Rendezvous(keeps=True)
+
+    def send(number, message):
+        sent.append((number, message.sender, message.piece))
+
+    shared = Contributions(send, calls, keeps=True)
+    shared.enter(workers[1], Contribution(0, "call"), workers)
+    shared.relay(workers[1], Contribution(0, "call", b"old"), workers)
+    calls.leave(workers[1])
     shared.node_lost(workers[1])
     assert sent == []
-    for piece, last in ((b"", False), (b"new", False), (b"est", True)):
-        shared.receive(workers[1], Contribution(0, "call", piece, last), workers)
+    shared.enter(workers[1], Contribution(0, "call"), workers)
+    for piece, last in ((b"new", False), (b"est", True)):
+        shared.relay(workers[1], Contribution(0, "call", piece, last), workers)
     assert sent == [(0, 1, b"new"), (0, 1, b"est")]
 
 
 def test_another_call_after_a_restart_is_the_error():
     workers = workers_of(2)
-    shared = Collectives(lambda number, message: None, keeps=True)
+    calls = Rendezvous(keeps=True)
     for node in workers:
-        shared.receive(node, Contribution(0, "A.adapt"), workers)
-    shared.node_lost(workers[1])
-    failure = shared.receive(workers[1], Contribution(0, "B.adapt"), workers)
+        calls.enter(Kind.COLLECTIVE, 0, node, "A.adapt")
+    assert calls.complete(Kind.COLLECTIVE, 0, workers)
+    calls.leave(workers[1])
+    assert calls.enter(Kind.COLLECTIVE, 0, workers[1], "A.adapt") is None
+    failure = calls.enter(Kind.COLLECTIVE, 0, workers[1], "B.adapt")
     assert "its program called B.adapt after its restart, and all workers A.adapt in its place" in failure.reason
 
 
 def test_files_that_changed_before_a_restart_are_the_error():
     sent = []
     workers = workers_of(2)
-    feeds = FileFeeds(lambda number, message: sent.append(number), keeps=True)
+    feeds = FileFeeds(lambda number, message: sent.append(number), Rendezvous(keeps=True), keeps=True)
     for node in workers:
         feeds.receive(node, FilesRead(0, "read", "files", ()), workers)
     assert sent == [0, 1]
@@ -313,7 +324,7 @@ def test_files_that_changed_before_a_restart_are_the_error():
 
 def test_a_worker_that_finds_another_version_of_a_table_is_the_error():
     workers = workers_of(2)
-    feeds = FileFeeds(lambda number, message: None)
+    feeds = FileFeeds(lambda number, message: None, Rendezvous())
     assert feeds.receive(workers[0], FilesRead(0, "ctx.read_delta('t')", "version 7", ()), workers) is None
     failure = feeds.receive(workers[1], FilesRead(0, "ctx.read_delta('t')", "version 8", ()), workers)
     assert "ctx.read_delta('t') found other files on this worker than on another" in failure.reason

@@ -2,11 +2,11 @@
 
 import pytest
 
-from tensorflowonspark.config import ClusterSpec, Job, Role
-from tensorflowonspark.driver.collectives import Collectives
+from tensorflowonspark.config import ClusterSpec
 from tensorflowonspark.driver.console import ConsoleReporter
+from tensorflowonspark.driver.joint_work import JointWork
 from tensorflowonspark.driver.monitor import Monitor
-from tensorflowonspark.driver.nodes import Node
+from tensorflowonspark.driver.nodes import Roster
 from tensorflowonspark.errors import FailureKind
 from tensorflowonspark.feed_messages import FilesRead
 from tensorflowonspark.messages import Contribution, Failed, FeedWanted, Returned
@@ -36,27 +36,29 @@ def test_values_of_all_sizes_come_to_all_in_order(workers, monkeypatch):
 
 def test_the_driver_knows_who_keeps_whom_waiting():
     sent = []
-    workers = [Node(number, Role(Job.WORKER, number)) for number in range(3)]
-    shared = Collectives(lambda number, message: sent.append((number, message.sender)))
+    roster = Roster(ClusterSpec(num_workers=3))
+    roster.send = lambda number, message: sent.append((number, message.sender))
+    workers = roster.nodes
+    shared = JointWork(roster, lambda *_: None, keeps=False)
     hung = Failed(FailureKind.HUNG, "its program stands still")
-    assert shared.receive(workers[0], Contribution(0, "A.adapt"), workers) is None
+    assert shared.receive(workers[0], Contribution(0, "A.adapt")) is None
     assert "without A.adapt, for which worker:0 waits" in shared.explain(workers[1], hung).reason
     assert shared.explain(workers[0], hung) == hung
     workers[1].feed_wanted = 0  # it has not asked for more than the others have
-    assert shared.receive(workers[1], FeedWanted(0), workers) is None
+    assert shared.receive(workers[1], FeedWanted(0)) is None
     for each in workers[1:]:
-        assert shared.receive(each, Contribution(0, "A.adapt"), workers) is None
+        assert shared.receive(each, Contribution(0, "A.adapt")) is None
     for each in workers:
-        assert shared.receive(each, Contribution(0, "A.adapt", b"x", last=True), workers) is None
+        assert shared.receive(each, Contribution(0, "A.adapt", b"x", last=True)) is None
     assert sent == [(1, 0), (2, 0), (0, 1), (0, 2)]
     workers[2].returned = True
-    assert shared.receive(workers[2], Returned(b""), workers) is None
-    late = shared.receive(workers[0], Contribution(1, "A.adapt"), workers)
+    assert shared.receive(workers[2], Returned(b"")) is None
+    late = shared.receive(workers[0], Contribution(1, "A.adapt"))
     assert "worker:2 returned without A.adapt" in late.reason
     workers[2].returned, workers[1].feed_wanted = False, 1
-    assert shared.receive(workers[1], FeedWanted(1), workers) is None  # worker:0 has asked for no feed at all
+    assert shared.receive(workers[1], FeedWanted(1)) is None  # worker:0 has asked for no feed at all
     workers[0].feed_wanted = 0
-    ahead = shared.receive(workers[1], FeedWanted(1), workers)
+    ahead = shared.receive(workers[1], FeedWanted(1))
     assert "worker:1 asked for the next feed without A.adapt, for which worker:0 waits" in ahead.reason
 
 

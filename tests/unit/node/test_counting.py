@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from tensorflowonspark.columns import summarize
 from tensorflowonspark.config import ClusterSpec
-from tensorflowonspark.driver.collectives import FileFeeds
+from tensorflowonspark.driver.file_feeds import FileFeeds
 from tensorflowonspark.driver.nodes import Node
+from tensorflowonspark.driver.rendezvous import Rendezvous
 from tensorflowonspark.errors import FeedError, TFRecordError
 from tensorflowonspark.feed_messages import FilesRead, RowsCounted, SplitManifest, StepGrant
 from tensorflowonspark.node.feed.feed import Feed
@@ -79,7 +80,7 @@ class Workers:
         self._grants = [Queue() for _ in counts_of]
         spec = ClusterSpec(num_workers=len(counts_of))
         self._nodes = [Node(number, role) for number, role in enumerate(spec.roles)]
-        self._driver = FileFeeds(lambda number, grant: self._grants[number].put(grant))
+        self._driver = FileFeeds(lambda number, grant: self._grants[number].put(grant), Rendezvous())
         for node in self._nodes:
             self._driver.receive(node, FilesRead(7, "read", "files", (), streams=True), self._nodes)
         self._lock = Lock()
