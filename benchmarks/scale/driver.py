@@ -68,7 +68,8 @@ def cluster_of(count, *, returns, trains=False, **settings):
 def start(cluster):
     """Start a cluster; return when all programs wait for rows."""
     cluster.start()
-    for node in cluster._monitor.nodes:  # each until it waits: a scan of all per look would be the driver's time too
+    for node in cluster._monitor.roster.nodes:
+        # Each until it waits: a scan of all per look would be the driver's time too.
         while not node.waits_for_feed:
             cluster._monitor.check()
             time.sleep(_POLL_SECONDS)

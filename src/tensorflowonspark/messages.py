@@ -14,7 +14,7 @@ from tensorflowonspark.errors import FailureKind
 
 
 class ToDriver:
-    """A message that the driver handles (`driver/monitor.py`)."""
+    """A message that the driver handles (`driver/reception.py`)."""
 
 
 class ToSupervisor:

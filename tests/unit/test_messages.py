@@ -6,7 +6,7 @@ import pytest
 
 from tensorflowonspark import feed_messages, messages
 from tensorflowonspark.config import Job, Role
-from tensorflowonspark.driver.monitor import Monitor
+from tensorflowonspark.driver.reception import Reception
 from tensorflowonspark.messages import READ_BY_SUPERVISORS, Member, Reply, ToDriver, ToNode, ToSupervisor
 from tensorflowonspark.node.driver_link import Link
 from tensorflowonspark.supervisor.supervisor import Supervisor
@@ -47,7 +47,7 @@ def handled(receiver, *methods):
 
 
 HANDLERS = {
-    ToDriver: handled(Monitor, "_open", "_handle"),
+    ToDriver: handled(Reception, "_open", "_handle"),
     ToSupervisor: handled(Supervisor, "_handle"),
     ToNode: handled(Link, "_handle"),
 }
@@ -66,7 +66,7 @@ def test_a_message_has_a_direction_and_a_handler(message):
 
 def test_handlers_are_for_messages_of_their_receiver():
     for base, receiver, methods in (
-        (ToDriver, Monitor, ("_open", "_handle")),
+        (ToDriver, Reception, ("_open", "_handle")),
         (ToNode, Link, ("_handle",)),
         (ToSupervisor, Supervisor, ()),  # which also acts on messages that it forwards
     ):

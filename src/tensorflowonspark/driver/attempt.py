@@ -16,6 +16,8 @@ from tensorflowonspark.driver.hangs import find_vanished
 from tensorflowonspark.driver.metrics.store import MetricsStore
 from tensorflowonspark.driver.monitor import Monitor
 from tensorflowonspark.driver.nodes import Node, NodeState
+from tensorflowonspark.driver.reception import Reception
+from tensorflowonspark.driver.recovery import Recovery
 from tensorflowonspark.driver.replacement import Replacements
 from tensorflowonspark.driver.spark.backend import Backend, SlotsWanted
 from tensorflowonspark.driver.spark.jobs import SparkJob, Stage
@@ -95,7 +97,10 @@ class ClusterAttempt:
             metrics=self._metrics,
             on_lost=self._leave_hosts,
         )
-        self._replacements = Replacements(backend, config, self.monitor, self._plan) if config.restarts_nodes else None
+        self._recovery = Recovery(self.monitor)
+        self._replacements: Replacements | None = None
+        if config.restarts_nodes:
+            self._replacements = Replacements(backend, config, self.monitor, self._recovery, self._plan)
         self.address: tuple[str, int] = ("", 0)
         self.advice: str | None = None
         self._job: SparkJob | None = None  # that feeds
@@ -168,13 +173,14 @@ class ClusterAttempt:
         self.backend.reserve_slots(self.slots_wanted(nodes, had))
         tls = self.backend.wants_tls() if self._config.tls is None else self._config.tls
         self.credentials = transport.new_credentials(tls=tls, patience=self._config.heartbeat_timeout)
-        self._server, self.address = self.backend.listen(self.credentials, self.monitor.serve, self._config.ports)
+        serve = Reception(self.monitor, self._recovery).serve
+        self._server, self.address = self.backend.listen(self.credentials, serve, self._config.ports)
         self._server.expect(_PEERS_PER_NODE * nodes)
-        monitor = self.monitor
-        restarts = self._config.attempt
-        self._metrics.begin_attempt(self.cluster_id, monitor.nodes, monitor.chief.number, restarts, self._find_advice)
+        roster, restarts = self.monitor.roster, self._config.attempt
+        self._metrics.begin_attempt(self.cluster_id, roster.nodes, roster.chief.number, restarts, self._find_advice)
         atexit.register(self.abort)  # a program that ends without shutting down leaves nothing running
-        monitor.start()
+        self._recovery.start()
+        self.monitor.start()
         try:
             self._stage = self.backend.place(self._plan(), data, on_end=self.monitor.wake)
             if not self.monitor.wait(self._is_up, self._config.start_timeout):
@@ -205,7 +211,7 @@ class ClusterAttempt:
 
     def _present_advice(self) -> str | None:
         in_step = not (self._config.spec.num_ps or self._config.restarts_nodes)
-        return training_advice(self.monitor.fed(), self._metrics, in_step=in_step)
+        return training_advice(self.monitor.roster.fed(), self._metrics, in_step=in_step)
 
     def _plan(self) -> LaunchPlan:
         return LaunchPlan(
@@ -227,13 +233,13 @@ class ClusterAttempt:
 
     def _is_up(self) -> bool:
         assert self._stage is not None
-        if not self.monitor.count(NodeState.AWAITED, NodeState.CONNECTED):
+        if not self.monitor.roster.count(NodeState.AWAITED, NodeState.CONNECTED):
             return self._config.hold or self._stage.ended
         return self._stage.ended and (bool(self._stage.problems()) or bool(self._awaited()))
 
     def _awaited(self) -> list[Node]:
         """Return the nodes whose supervisors have not connected: none, once all their tasks have succeeded."""
-        return [node for node in self.monitor.nodes if node.state is NodeState.AWAITED]
+        return [node for node in self.monitor.roster.nodes if node.state is NodeState.AWAITED]
 
     def _raise_stage_problems(self) -> None:
         assert self._stage is not None
@@ -246,14 +252,14 @@ class ClusterAttempt:
                 raise data_problem
             text = "the cluster did not come up:\n" + "\n".join(f"  {problem}" for problem in problems)
             raise StartError(text, executor_lost=any(map(names_lost_executor, problems)))
-        if self._stage.ended and self._feed is not None and len(self._awaited()) == len(self.monitor.nodes):
+        if self._stage.ended and self._feed is not None and len(self._awaited()) == len(self.monitor.roster.nodes):
             raise FeedError("the DataFrame has no rows: there is nothing to train on")  # so Spark ran no task
         if self._stage.ended and self._awaited():
             names = ", ".join(str(node.role) for node in self._awaited())
             raise StartError(f"Spark's barrier stage ended without launching {names}: see it in Spark's UI")
 
     def _describe_missing(self) -> str:
-        waiting = [node for node in self.monitor.nodes if node.state.value < NodeState.RUNNING.value]
+        waiting = [node for node in self.monitor.roster.nodes if node.state.value < NodeState.RUNNING.value]
         names = ", ".join(f"{node.role} ({_describe_missing_node(node)})" for node in waiting) or "the stage's end"
         computing = (
             "" if self._feed is None else "Spark may still be computing the DataFrame (raise start_timeout), or "
@@ -295,7 +301,7 @@ class ClusterAttempt:
             self._cancel_job()
             late = self.monitor.wait_until_gone(grace_seconds + _END_SECONDS)
         except BaseException:
-            self.monitor.send_all(Stop(grace_seconds=0.0))
+            self.monitor.roster.send_all(Stop(grace_seconds=0.0))
             self._release(self.monitor.wait_until_gone(_END_SECONDS))
             raise
         self._release(late)

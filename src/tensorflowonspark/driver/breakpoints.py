@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from threading import RLock
 
 from tensorflowonspark.driver.nodes import Node, Roster
-from tensorflowonspark.messages import BreakpointReached, DebuggerInput, DebuggerOutput
+from tensorflowonspark.messages import BreakpointLeft, BreakpointReached, DebuggerInput, DebuggerOutput
 from tensorflowonspark.terminal import CONSOLE
 
 _log = logging.getLogger(__name__)
@@ -55,7 +55,17 @@ class Breakpoints:
 
     # ---- from nodes
 
-    def reached(self, node: Node, message: BreakpointReached) -> None:
+    def receive(self, node: Node, message: BreakpointReached | DebuggerOutput | BreakpointLeft) -> None:
+        """Note what a node's debugger reports."""
+        match message:
+            case BreakpointReached():
+                self._reached(node, message)
+            case DebuggerOutput():
+                self._wrote(node, message)
+            case BreakpointLeft():
+                self.left(node, "the program ends" if message.quits else "the program goes on")
+
+    def _reached(self, node: Node, message: BreakpointReached) -> None:
         """Note that a node takes commands; without a terminal, show how one is attached."""
         with self._lock:
             known = self._waits.get(node.number)
@@ -66,7 +76,7 @@ class Breakpoints:
         text = "%s on %s waits in breakpoint() at %s: attach a terminal on this host with: tfos attach %s"
         CONSOLE.log(_log, logging.WARNING, text, node.role, node.host, message.place, node.role)
 
-    def wrote(self, node: Node, message: DebuggerOutput) -> None:
+    def _wrote(self, node: Node, message: DebuggerOutput) -> None:
         """Show what a node's debugger has written, or keep it for the terminal that comes."""
         with self._lock:
             wait = self._waits.get(node.number)

@@ -270,7 +270,7 @@ class Cluster(ClusterView):
     def _join(self, timeout: float | None) -> Results:
         end = math.inf if timeout is None else time.monotonic() + timeout
         self._monitor.end_feeds()
-        trainers = self._monitor.trainers()
+        trainers = self._monitor.roster.trainers()
         if not self._monitor.wait(
             lambda: all(node.returned or node.serving or node.lost for node in trainers), timeout
         ):
@@ -283,8 +283,8 @@ class Cluster(ClusterView):
 
     def _wait_for_first_lines(self, end: float) -> None:
         """Wait until the programs of the other nodes have had some time: one may just begin, or be about to return."""
-        trainers = set(self._monitor.spec.trainers)
-        others = [node for node in self._monitor.nodes if node.role not in trainers]
+        trainers = set(self._monitor.roster.spec.trainers)
+        others = [node for node in self._monitor.roster.nodes if node.role not in trainers]
         while time.monotonic() < end and not self._monitor.wait(
             lambda: all(node.may_be_ended(_FIRST_SECONDS) for node in others), _CHECK_SECONDS
         ):
@@ -505,7 +505,7 @@ class Cluster(ClusterView):
     @property
     def _fed(self) -> list[Node]:
         """The nodes that rows are fed to."""
-        return self._monitor.fed()
+        return self._monitor.roster.fed()
 
     @contextmanager
     def _ended_by_interrupt(self) -> Iterator[None]:

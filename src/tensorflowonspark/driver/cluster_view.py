@@ -35,12 +35,12 @@ def cluster_html(attempt: ClusterAttempt, dashboard_url: str | None = None) -> s
     dashboard_url : str, optional
         The URL of its page.
     """
-    title = f"{attempt.monitor.spec}, {describe_state(attempt)}"
+    title = f"{attempt.monitor.roster.spec}, {describe_state(attempt)}"
     lines = [f"<div><strong>TensorFlow cluster</strong>: {escape(title)}"]
-    for name, url in {"dashboard": dashboard_url, "TensorBoard": attempt.monitor.tensorboard_url}.items():
+    for name, url in {"dashboard": dashboard_url, "TensorBoard": attempt.monitor.roster.tensorboard_url}.items():
         if url and attempt.running:
             lines.append(f', <a href="{escape(url)}">{name}</a>')
-    return "".join([*lines, html_table(_HEAD, map(_cells, attempt.monitor.nodes)), "</div>"])
+    return "".join([*lines, html_table(_HEAD, map(_cells, attempt.monitor.roster.nodes)), "</div>"])
 
 
 def _cells(node: Node) -> Sequence[str]:
@@ -72,7 +72,7 @@ class ClusterView:
     @property
     def spec(self) -> ClusterSpec:
         """The nodes by job; before the start, the most that there may be."""
-        return self._monitor.spec
+        return self._monitor.roster.spec
 
     @property
     def nodes(self) -> tuple[NodeInfo, ...]:
@@ -84,12 +84,12 @@ class ClusterView:
         ...     [(str(node.role), node.host is not None) for node in cluster.nodes]
         [('worker:0', True)]
         """
-        return tuple(node.info for node in self._monitor.nodes)
+        return tuple(node.info for node in self._monitor.roster.nodes)
 
     @property
     def tensorboard_url(self) -> str | None:
         """The URL of TensorBoard; None if it was not asked for, or is not up yet."""
-        return self._monitor.tensorboard_url
+        return self._monitor.roster.tensorboard_url
 
     @property
     def dashboard_url(self) -> str | None:

@@ -10,9 +10,20 @@ from enum import Enum
 from tensorflowonspark.config import ClusterSpec, Job, Role
 from tensorflowonspark.driver.decision import Used
 from tensorflowonspark.errors import FeedError
-from tensorflowonspark.feed_messages import FIRST_FILE_FEED, FeedBegins, FeedComplete, PartRef
-from tensorflowonspark.messages import Idle, Member, NodeReady, Progress
+from tensorflowonspark.feed_messages import FIRST_FILE_FEED, FeedBegins, FeedComplete, FeedFailed, PartitionFed, PartRef
+from tensorflowonspark.messages import (
+    Idle,
+    InferenceReady,
+    Member,
+    NodeReady,
+    ProbeReply,
+    ProgramBegun,
+    Progress,
+    Serving,
+)
 from tensorflowonspark.transport import Channel, ConnectionLost, Packed, seal
+
+NodeReport = PartitionFed | FeedFailed | ProgramBegun | Serving | InferenceReady | ProbeReply
 
 
 class NodeState(Enum):
@@ -100,6 +111,22 @@ class Node:
     used: Used = field(default_factory=Used)  # the same, as they count
     first_feed: int = 0  # that its program asks for, after such a restart
 
+    def receive(self, message: NodeReport) -> None:
+        """Note what it reports of itself alone."""
+        match message:
+            case PartitionFed():
+                self.fed_parts = message.parts
+            case FeedFailed():
+                self.feed_failed = message.reason
+            case ProgramBegun():
+                self.begun_at = time.monotonic()
+            case Serving():
+                self.serving = True
+            case InferenceReady():
+                self.answering = True
+            case ProbeReply():
+                self.checked, self.unreached = message.number, message.unreached
+
     @property
     def info(self) -> NodeInfo:
         """The part of it that users see."""
@@ -161,6 +188,9 @@ class Roster:
         self._trainers = self._nodes_of(spec.trainers)
         self._states = Counter({NodeState.AWAITED: len(self.nodes)})
         self._idle: dict[int, Node] = {}  # by number
+        self.former: set[Channel] = set()  # of processes in whose place others are started
+        self.saved: dict[str, int] = {}  # the feed of the programs' last checkpoint, by its directory
+        self.tensorboard_url: str | None = None
         self.chief = self._nodes_of([spec.chief_role])[0]  # the node with the chief's duties
 
     def count(self, *states: NodeState) -> int:
@@ -192,6 +222,8 @@ class Roster:
         self._states[node.state] -= 1
         self._states[NodeState.RESTARTING] += 1
         self._idle.pop(node.number, None)
+        if node.channel is not None:
+            self.former.add(node.channel)
         fresh = Node(node.number, node.role, NodeState.RESTARTING, node.member, first_feed=first_feed)
         fresh.restarts, fresh.used = node.restarts + 1, node.used
         vars(node).update(vars(fresh))
@@ -237,6 +269,11 @@ class Roster:
                 "read what is fed: make the cluster with chief=True"
             )
         return [node for node in self.fed() if not node.serving] + [self.chief]
+
+    def answering(self) -> list[Node]:
+        """Return the nodes that answer inference."""
+        up = NodeState.RUNNING, NodeState.RETURNED
+        return [node for node in self.fed() if node.answering and node.state in up]
 
     def trainers(self) -> list[Node]:
         """Return the nodes that train, in a list that never changes."""

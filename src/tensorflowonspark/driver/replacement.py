@@ -2,7 +2,7 @@
 
 The supervisor of the new process is launched as the first one was, by a barrier stage, of one task. It registers under
 an id of its own, so that no other process can take its place, and is sent the addresses of all nodes; the others are
-sent its new one. The `Monitor` keeps the states, and a feed session feeds again the rows that the node held.
+sent its new one. `Recovery` has ended the former process, and a feed session feeds again the rows that the node held.
 """
 
 import logging
@@ -14,6 +14,7 @@ from tensorflowonspark.config import ClusterConfig
 from tensorflowonspark.driver.decision import Failure, Replace, decide, may_be_preemption
 from tensorflowonspark.driver.monitor import Monitor
 from tensorflowonspark.driver.nodes import Node, NodeState
+from tensorflowonspark.driver.recovery import Recovery
 from tensorflowonspark.driver.spark.backend import Backend
 from tensorflowonspark.driver.spark.jobs import Stage, first_cause
 from tensorflowonspark.errors import ClusterError, SlotsError
@@ -27,30 +28,24 @@ _END_SECONDS = 5.0  # for the former process to end: its slot, its GPUs and its 
 
 
 class Replacements:
-    """Starts nodes of one attempt again, each alone.
-
-    Parameters
-    ----------
-    backend : Backend
-        Where the nodes run.
-    config : ClusterConfig
-        The attempt's.
-    monitor : Monitor
-        The state of the nodes.
-    plan : callable
-        Returns the plan by which the attempt has launched its nodes.
-    """
+    """Starts nodes of one attempt again, each alone, by the `plan` by which the attempt has launched its nodes."""
 
     def __init__(
-        self, backend: Backend, config: ClusterConfig, monitor: Monitor, plan: Callable[[], LaunchPlan]
+        self,
+        backend: Backend,
+        config: ClusterConfig,
+        monitor: Monitor,
+        recovery: Recovery,
+        plan: Callable[[], LaunchPlan],
     ) -> None:
         self._backend = backend
         self._config = config
         self._monitor = monitor
+        self._recovery = recovery
         self._plan = plan
         self._placing = Lock()  # one asks for slots at a time
         self._stages: list[Stage] = []
-        monitor.set_starter(self.start)
+        recovery.set_starter(self.start)
 
     def start(self, node: Node, failure: Failed, channel: Channel | None, executor: str) -> None:
         """Start a node again that has failed, when its former process has ended; return at once.
@@ -107,11 +102,11 @@ class Replacements:
         if stage.ended and node.state is NodeState.RESTARTING:
             problem = "; ".join(stage.problems()) or "no task launched it: see the stage in Spark's UI"
         failed = replace(failure, reason=f"its restart failed: {problem}", traceback="")
-        monitor.put(lambda: self._fail_start(node, restart, failed))
+        monitor.inbox.put(lambda: self._fail_start(node, restart, failed))
 
     def _give_up(self, node: Node, failure: Failed, why: str) -> None:
         failed = replace(failure, reason=f"{failure.reason}, and {why}", advice="", traceback="")
-        self._monitor.put(lambda: self._monitor.fail(node, failed, placeable=False))
+        self._monitor.inbox.put(lambda: self._recovery.fail(node, failed, placeable=False))
 
     # ---- events
 
@@ -123,9 +118,9 @@ class Replacements:
         monitor = self._monitor
         if monitor.ended or node.restarts != restart:
             return None
-        decision = decide(monitor.state_of(node), Failure(failure.kind.name.lower(), preempted))
+        decision = decide(self._recovery.state_of(node), Failure(failure.kind.name.lower(), preempted))
         if not isinstance(decision, Replace):
-            monitor.carry_out(node, failure, decision)
+            self._recovery.carry_out(node, failure, decision)
             return None
         node.used = node.used.add(decision)
         again = node.used.describe("It is", decision, self._config.restarts, ", while the others continue")
@@ -136,7 +131,7 @@ class Replacements:
     def _fail_start(self, node: Node, restart: int, failure: Failed) -> None:
         """Note that a restart of a node has failed, unless it is up or another restart has begun."""
         if node.restarts == restart and node.state in (NodeState.RESTARTING, NodeState.CONNECTED):
-            self._monitor.fail(node, failure)
+            self._recovery.fail(node, failure)
 
     # ---- placing
 

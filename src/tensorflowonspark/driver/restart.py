@@ -174,7 +174,7 @@ class RestartController:
             self._backend,
             self._config,
             self.metrics,
-            lambda: self._attempt.monitor.tensorboard_url,
+            lambda: self._attempt.monitor.roster.tensorboard_url,
             self._collect_stacks,
         )
         for name, url in {"dashboard": self.dashboard.url, "metrics": self.dashboard.metrics_url}.items():
@@ -284,13 +284,13 @@ class RestartController:
     def _restart(self, error: ClusterError, repeatable: bool) -> None:
         if isinstance(error, NodeError) and error.cause == FailureKind.EXECUTOR_LOST.name.lower():
             self._attempt.raise_if_cancelled()
-        self._saved |= self._attempt.monitor.saved
+        self._saved |= self._attempt.monitor.roster.saved
         needed = min(self._saved.values(), default=0)
         in_its_midst = bool(self._saved) and needed >= len(self._history)  # of the feed that has failed
         rows_again = None not in self._history[needed:] and (repeatable or not in_its_midst)
         alone = self._attempt.restarts_nodes and not self._config.spec.num_ps
         preempted = rows_again and not alone and self._is_preemption(error)
-        vanished = cache(lambda: find_vanished(self._attempt.monitor.nodes))
+        vanished = cache(lambda: find_vanished(self._attempt.monitor.roster.nodes))
         delay = self._budget.spend(
             error,
             preempted=preempted,
@@ -314,7 +314,7 @@ class RestartController:
         """Whether a node has failed with its executor, which was preempted; Spark may know that some seconds later."""
         if not (isinstance(error, NodeError) and may_be_preemption(error.cause, self._config.restarts)):
             return False
-        executors = {str(node.role): node.executor for node in self._attempt.monitor.nodes}
+        executors = {str(node.role): node.executor for node in self._attempt.monitor.roster.nodes}
         return self._backend.was_preempted(executors.get(error.node, ""))
 
     def cancel(self, error: Exception) -> None:
@@ -384,7 +384,7 @@ class RestartController:
         self.require_running()
         if self._config.hold:
             raise FeedError("a cluster with hold=True keeps the slots that feeding needs: leave it out, or use run()")
-        returned = [str(node.role) for node in self._attempt.monitor.readers() if node.returned]
+        returned = [str(node.role) for node in self._attempt.monitor.roster.readers() if node.returned]
         if returned and not request.independent_workers:
             raise FeedError(
                 f"the program of {', '.join(returned)} has already returned: to take several feeds, let it loop over "

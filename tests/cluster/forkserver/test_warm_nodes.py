@@ -116,7 +116,7 @@ def test_nodes_die_with_their_supervisors(spark, warm):
 @pytest.mark.masters("local")
 def test_a_fork_server_that_is_killed_does_not_disturb_a_training(spark, warm):
     def kill_in_the_third_epoch(cluster):
-        node = cluster._monitor.nodes[1]
+        node = cluster._monitor.roster.nodes[1]
         while node.progress is None or node.progress.epoch < 2:
             time.sleep(0.01)
         warm.kill()

@@ -202,7 +202,7 @@ def test_a_node_that_is_killed_in_training(spark):
     killed = []
 
     def kill_in_the_third_epoch(cluster):
-        node = cluster._monitor.nodes[1]
+        node = cluster._monitor.roster.nodes[1]
         while node.progress is None or node.progress.epoch < 2:
             time.sleep(0.05)
         killed.append(time.monotonic())

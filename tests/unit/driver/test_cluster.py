@@ -15,6 +15,7 @@ from tensorflowonspark.driver import cluster as cluster_module
 from tensorflowonspark.driver.console import ConsoleReporter
 from tensorflowonspark.driver.monitor import Monitor
 from tensorflowonspark.driver.nodes import NodeState
+from tensorflowonspark.driver.recovery import Recovery
 from tensorflowonspark.errors import FailureKind
 from tensorflowonspark.messages import Failed, Lines, Member, Members, ProgramBegun, Register, Returned
 from tests.support.backend import cluster_on
@@ -58,14 +59,15 @@ def test_a_node_that_does_not_train_has_time_to_begin_and_to_return(monkeypatch,
 def test_a_driver_that_was_paused_itself_gives_up_no_node():
     """Its heartbeats wait to be received, as after native code that has held Python's lock."""
     monitor = Monitor(ClusterSpec(num_workers=1), "c", ConsoleReporter(bar=False), heartbeat_timeout=1.0)
-    lost, node = [], monitor.nodes[0]
+    recovery = Recovery(monitor)
+    lost, node = [], monitor.roster.nodes[0]
     node.channel, node.last_message = object(), time.monotonic() - 5
-    monitor._lost = lambda node, *_: lost.append(node)
-    monitor._checked -= 5
-    monitor.check_nodes()
+    recovery.lose_channel = lambda node, *_: lost.append(node)
+    recovery._checked -= 5
+    recovery.check_nodes()
     assert not lost
     node.last_message -= 5
-    monitor.check_nodes()
+    recovery.check_nodes()
     assert lost == [node]
 
 

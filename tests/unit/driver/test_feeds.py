@@ -512,7 +512,7 @@ def test_other_rows_than_before_a_restart_are_said_once(monkeypatch, now, lost, 
     def begun():
         made = session.FeedSession.__new__(session.FeedSession)
         made.number, made.request, made._compared, made._partition_numbers = 3, request, set(), 1 << 20
-        made.monitor = SimpleNamespace(nodes=[SimpleNamespace(lost=lost)])
+        made._roster = SimpleNamespace(nodes=[SimpleNamespace(lost=lost)])
         return made
 
     request, found = SimpleNamespace(contents={}), []

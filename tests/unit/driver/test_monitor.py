@@ -12,6 +12,8 @@ from tensorflowonspark.config import ClusterSpec
 from tensorflowonspark.driver.console import ConsoleReporter
 from tensorflowonspark.driver.monitor import Monitor
 from tensorflowonspark.driver.nodes import NodeState
+from tensorflowonspark.driver.reception import Reception
+from tensorflowonspark.driver.recovery import Recovery
 from tensorflowonspark.messages import FeedWanted, Member, Members, NodeReady, Register, Returned, Stop
 from tensorflowonspark.transport import ConnectionLost, Packed
 from tensorflowonspark.transport.wire import unpack
@@ -79,7 +81,7 @@ def test_an_error_of_the_drivers_own_ends_the_wait_for_the_cluster(caplog):
         raise LookupError("no such part")
 
     monitor.begin_feed(0, fails)
-    role = monitor.spec.roles[0]
+    role = monitor.roster.spec.roles[0]
     channel = PlayedChannel([Register(Member(0, role, "here", 1000), "id", 1, 1), FeedWanted(0)])
     Thread(target=_serve, args=(monitor, channel), daemon=True).start()
     with pytest.raises(LookupError, match="no such part"):
@@ -130,7 +132,7 @@ class PlayedChannel:
 
 def _serve(monitor, channel):
     """Have a monitor take all messages of a channel."""
-    listener = monitor.serve(channel)
+    listener = Reception(monitor, Recovery(monitor)).serve(channel)
     with suppress(ConnectionLost):
         while True:
             listener.on_message(channel.receive())
@@ -141,7 +143,7 @@ def _scans(count):
     """Return how often the state of all nodes is scanned until this number of nodes has come, returned and gone."""
     monitor = Monitor(spec := ClusterSpec(num_workers=count), "id", ConsoleReporter(), 30.0)
     for name in ("nodes", "_fed", "_trainers"):
-        setattr(monitor, name, CountedList(getattr(monitor, name)))
+        setattr(monitor.roster, name, CountedList(getattr(monitor.roster, name)))
     monitor.start()
     channels = []
     for number, role in enumerate(spec.roles):
@@ -151,7 +153,7 @@ def _scans(count):
     for thread, channel in zip(threads, channels, strict=True):
         thread.start()
         assert channel.waits.wait(5)
-    assert monitor.wait(lambda: monitor.count(NodeState.RETURNED) == count, 5)
+    assert monitor.wait(lambda: monitor.roster.count(NodeState.RETURNED) == count, 5)
     monitor.stop(0.0)
     for channel in channels:
         channel.end()
@@ -159,7 +161,7 @@ def _scans(count):
     monitor.close()
     for thread in threads:
         thread.join(5)
-    return sum(getattr(monitor, name).scans for name in ("nodes", "_fed", "_trainers"))
+    return sum(getattr(monitor.roster, name).scans for name in ("nodes", "_fed", "_trainers"))
 
 
 def test_no_message_of_a_node_scans_all_nodes():

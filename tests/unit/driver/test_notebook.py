@@ -82,7 +82,7 @@ def test_a_cluster_shows_its_nodes_state_and_progress():
 def test_what_a_cluster_shows_is_no_markup(monkeypatch):
     with cluster_on(ScriptedBackend(returns(1))) as cluster:
         cluster.join()
-        monkeypatch.setattr(cluster._monitor, "tensorboard_url", 'http://h/"><script>')
+        monkeypatch.setattr(cluster._monitor.roster, "tensorboard_url", 'http://h/"><script>')
         assert "<script>" not in cluster._repr_html_()
 
 

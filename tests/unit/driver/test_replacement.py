@@ -357,7 +357,9 @@ def test_rows_that_spark_computes_otherwise_for_a_new_process_are_refused(rows, 
     key, ref = (Split.TRAIN, 3), PartRef(Split.TRAIN, 3, 1, 0, checksum)
     node = SimpleNamespace(lost=lost)
     stored = {ref: PartSummary(Split.TRAIN, 3, 1, 0, rows)}
-    session = SimpleNamespace(stored=stored, monitor=SimpleNamespace(nodes=[node]), is_done=lambda _: False)
+    session = SimpleNamespace(
+        stored=stored, monitor=SimpleNamespace(roster=SimpleNamespace(nodes=[node])), is_done=lambda _: False
+    )
     jobs = SparkJobs(session, None)
     jobs._loads = [SimpleNamespace(refs={key: ref}, contents={key: (1000, 7)})]
     words = rf"partition 3 had 1,000 rows when it was fed first, and {found} when .*cache\(\) the DataFrame"

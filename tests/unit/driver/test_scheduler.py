@@ -171,14 +171,10 @@ def test_a_message_about_rows_taken_looks_at_its_node_alone(monkeypatch):
         looked.append(node.number)
         return node.returned
 
-    monitor = SimpleNamespace(
-        nodes=nodes,
-        chief=nodes[0],
-        lock=nullcontext(),
-        fed=lambda: nodes,
-        begin_feed=lambda *_: None,
-        send=lambda number, grant: granted.append(number),
+    roster = SimpleNamespace(
+        nodes=nodes, chief=nodes[0], fed=lambda: nodes, send=lambda number, grant: granted.append(number)
     )
+    monitor = SimpleNamespace(roster=roster, lock=nullcontext(), begin_feed=lambda *_: None)
     request = FeedRequest("frame", cache=CacheConfig.parse(None, None))
     feed = FeedSession(SimpleNamespace(monitor=monitor), 0, request)
     monkeypatch.setattr(feed, "is_done", is_done)

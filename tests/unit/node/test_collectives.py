@@ -7,6 +7,8 @@ from tensorflowonspark.driver.console import ConsoleReporter
 from tensorflowonspark.driver.joint_work import JointWork
 from tensorflowonspark.driver.monitor import Monitor
 from tensorflowonspark.driver.nodes import Roster
+from tensorflowonspark.driver.reception import Reception
+from tensorflowonspark.driver.recovery import Recovery
 from tensorflowonspark.errors import FailureKind
 from tensorflowonspark.feed_messages import FilesRead
 from tensorflowonspark.messages import Contribution, Failed, FeedWanted, Returned
@@ -66,10 +68,11 @@ def test_the_driver_knows_who_keeps_whom_waiting():
 @pytest.mark.parametrize("leaving", [FeedWanted(1), Returned(b"")])
 def test_a_worker_that_goes_on_while_others_wait_for_it_is_the_cause(pending, leaving):
     monitor = Monitor(ClusterSpec(num_workers=2), "id", ConsoleReporter(), 30.0)
-    for node in monitor.nodes:
-        monitor._on_message(node, FeedWanted(0))
-    monitor._on_message(monitor.nodes[0], pending)
-    assert not monitor._failures.begun
-    monitor._on_message(monitor.nodes[1], leaving)
+    reception = Reception(monitor, Recovery(monitor))
+    for node in monitor.roster.nodes:
+        reception._on_message(node, FeedWanted(0))
+    reception._on_message(monitor.roster.nodes[0], pending)
+    assert not monitor.failures.begun
+    reception._on_message(monitor.roster.nodes[1], leaving)
     action = "returned" if isinstance(leaving, Returned) else "asked for the next feed"
-    assert f"worker:1 {action} without {pending.call}, for which worker:0 waits" in str(monitor._failures.first())
+    assert f"worker:1 {action} without {pending.call}, for which worker:0 waits" in str(monitor.failures.first())

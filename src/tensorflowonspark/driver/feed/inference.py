@@ -32,14 +32,14 @@ def wait_until_served(monitor: "Monitor", seconds: float) -> list[Node]:
     """
 
     def decided() -> bool:
-        missing = [node for node in monitor.fed() if not node.answering]
+        missing = [node for node in monitor.roster.fed() if not node.answering]
         return not missing or any(_why_never(node, monitor.feed) for node in missing)
 
     monitor.wait(decided, seconds)
     with monitor.lock:
-        missing = [node for node in monitor.fed() if not node.answering]
+        missing = [node for node in monitor.roster.fed() if not node.answering]
         if not missing:
-            return monitor.fed()
+            return monitor.roster.fed()
         never = {node.number: _why_never(node, monitor.feed) for node in missing}
         node = next((each for each in missing if never[each.number]), missing[0])
         raise FeedError(

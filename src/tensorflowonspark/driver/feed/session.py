@@ -77,13 +77,14 @@ class FeedSession:
         self.number = number
         self.request = request
         self.monitor = attempt.monitor
+        self._roster = attempt.monitor.roster
         self.stored: dict[PartRef, PartSummary] = {}
         self.waited = 0.0
         self._attempt = attempt
         self._held = held
         self._source: Source = HeldTasks(self) if held else SparkJobs(self, attempt)
         # A part has the number of its partition, plus a multiple of this if the partition has several parts.
-        self._partition_numbers = len(self.monitor.nodes) if held and request.starts_early else PARTITIONS_PER_BATCH
+        self._partition_numbers = len(self._roster.nodes) if held and request.starts_early else PARTITIONS_PER_BATCH
         self._scheduler = StepScheduler([node.number for node in self.fed], number)  # if the feed starts early
         self._validation: dict[int, SplitManifest] = {}  # by node; empty if there are no rows to validate on
         self._compared: set[Split] = set()  # with what was fed before a restart
@@ -137,13 +138,13 @@ class FeedSession:
             self.timeout.restart()
             with self.monitor.lock:
                 self._all_up = True
-                for node in self.monitor.nodes:  # what they have become before this feed; later each sends a message
+                for node in self._roster.nodes:  # what they have become before this feed; later each sends a message
                     self._note_state(node)
                 self._grant()
             return self._source.bring(data, spec)
         except FeedError as error:
             if self.request.starts_early and not self._held:  # a held cluster ends with its feed
-                self.monitor.send_all(StepGrant(self.number, end=True, failed=str(error)))
+                self._roster.send_all(StepGrant(self.number, end=True, failed=str(error)))
             raise
 
     def end(self, parts: Sequence[PartSummary] = ()) -> None:
@@ -191,7 +192,7 @@ class FeedSession:
                     self._informed[number] = node.restarts
                     train = manifests[number]
                     self._note_held(number, [partition for partition, _ in train.parts], train.rows.get(number, 0))
-                    monitor.send(number, FeedComplete(self.number, train, self._validation.get(number)))
+                    self._roster.send(number, FeedComplete(self.number, train, self._validation.get(number)))
             self._outdated = False
 
     def close(self) -> None:
@@ -210,19 +211,19 @@ class FeedSession:
     @property
     def fed(self) -> list[Node]:
         """The nodes that are fed and not lost."""
-        return self.monitor.fed()
+        return self._roster.fed()
 
     @property
     def readers(self) -> list[Node]:
         """The nodes that need the manifests: those that are fed, and a chief that reads for workers that serve."""
         fed = self.fed
-        chief = self.monitor.chief
+        chief = self._roster.chief
         return fed if chief in fed else [*fed, chief]
 
     @property
     def is_over(self) -> bool:
         """Whether all programs are done with this feed: they have returned, or ask for the next one."""
-        return all(self.is_done(node) for node in self.monitor.readers())
+        return all(self.is_done(node) for node in self._roster.readers())
 
     def is_done(self, node: Node) -> bool:
         """Whether the program of a node is done with this feed."""
@@ -234,7 +235,7 @@ class FeedSession:
         readers = [node.number for node in self.readers if node not in fed]
         # Workers of parameter servers train asynchronously and need no even shards; when one of them dies the others
         # go on, which they could not in the midst of a move. So do nodes that are started again alone.
-        together = not (self.monitor.spec.num_ps or self._attempt.restarts_nodes)
+        together = not (self._roster.spec.num_ps or self._attempt.restarts_nodes)
         rebalance = self.request.rebalance and together
         own = [part for part in parts if part.split is split]
         contents = _contents(own)
@@ -249,7 +250,7 @@ class FeedSession:
         self._compared.add(split)
         before = self.request.contents.get((split, dealt), contents)
         self.request.contents[split, dealt] = contents
-        lost = any(node.lost for node in self.monitor.nodes)  # and some partitions with them
+        lost = any(node.lost for node in self._roster.nodes)  # and some partitions with them
         if lost and dealt:
             return  # with some rows of each partition
         for partition in sorted(before.keys() & contents.keys() if lost else before.keys() | contents.keys()):
@@ -306,7 +307,7 @@ class FeedSession:
     def _note_held(self, number: int, partitions: Sequence[int], rows: int) -> None:
         """Note which rows a node holds: they are named if it is lost."""
         numbers = list(dict.fromkeys(map(self.partition_of, partitions)))
-        self.monitor.nodes[number].holds = describe_rows(numbers, self.number, rows)
+        self._roster.nodes[number].holds = describe_rows(numbers, self.number, rows)
 
     def _grant(self) -> None:
         """Send each node its next steps; before the first, the feed's columns, as its first rows have them."""
@@ -319,9 +320,9 @@ class FeedSession:
             kept, arrives = self.request.keeps_rows, bool(self.request.validation_column)
             for node in self.readers:
                 validation = self._validation.get(node.number)
-                self.monitor.send(node.number, FeedBegins(self.number, train, validation, kept, arrives))
+                self._roster.send(node.number, FeedBegins(self.number, train, validation, kept, arrives))
         for number, grant in self._scheduler.grants().items():
-            self.monitor.send(number, grant)
+            self._roster.send(number, grant)
 
     # ---- waiting
 
@@ -361,7 +362,7 @@ class FeedSession:
 
     def _progress(self) -> Hashable:
         tasks = self._source.job.tasks() if self._source.job is not None else ()
-        programs = tuple((node.feed_wanted, node.returned, node.serving) for node in self.monitor.nodes)
+        programs = tuple((node.feed_wanted, node.returned, node.serving) for node in self._roster.nodes)
         received, consumed = self._received.copy(), self._consumed.copy()  # messages of nodes change them meanwhile
         return tuple(received.items()), tuple(consumed.items()), len(self.stored), tasks, programs
 

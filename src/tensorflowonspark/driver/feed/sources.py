@@ -156,7 +156,7 @@ class SparkJobs:
             nodes = [each for each in ([node] if node else self._takers()) if not each.lost]
             if any(each.state.value < NodeState.RUNNING.value for each in nodes):
                 return False
-            renewed = nodes if load.processes else self._monitor.nodes
+            renewed = nodes if load.processes else self._monitor.roster.nodes
             load.processes |= {each.number: each.restarts for each in renewed}
             kept = {} if spec.validation else self._stored(spec.split, nodes)  # a part of a partition may be missing
             return True
@@ -239,7 +239,7 @@ class SparkJobs:
 
     def _renewed(self, load: _Load) -> list[Node]:
         """Return the nodes that need rows again; one whose program was done with the feed does not."""
-        nodes = self._monitor.nodes
+        nodes = self._monitor.roster.nodes
         renewed = [nodes[number] for number, restarts in load.processes.items() if nodes[number].restarts != restarts]
         return [node for node in renewed if not (node.lost or self._session.is_done(node))]
 
@@ -259,7 +259,7 @@ class SparkJobs:
             load.contents = counted | load.contents
             for (split, partition), had in load.contents.items():
                 ref = load.refs.get((split, partition))
-                node = None if ref is None else self._monitor.nodes[ref.number]
+                node = None if ref is None else self._monitor.roster.nodes[ref.number]
                 if node is not None and (node.lost or self._session.is_done(node)):
                     continue
                 now = counted.get((split, partition), (0, 0))
@@ -335,7 +335,7 @@ def _wait_for_reports(session: RunningFeed, refs: Sequence[PartRef], until: Call
     FeedError
         If a node that still sends messages does not report its part.
     """
-    early, nodes = session.request.starts_early, session.monitor.nodes
+    early, nodes = session.request.starts_early, session.monitor.roster.nodes
     fewest, since = 0, 0.0
 
     def is_absent(ref: PartRef) -> bool:
@@ -359,7 +359,7 @@ def _wait_for_reports(session: RunningFeed, refs: Sequence[PartRef], until: Call
 
 def _astray(session: RunningFeed, ref: PartRef, parts: int) -> str:
     """Return the error of a part that its node does not report."""
-    nodes = session.monitor.nodes
+    nodes = session.monitor.roster.nodes
     node = nodes[ref.number]
     has = next((nodes[each.number] for each in session.stored if replace(each, number=ref.number) == ref), None)
     found = f"{has.role} on {has.host} reports them" if has else "no other node reports them"

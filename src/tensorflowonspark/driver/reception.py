@@ -1,0 +1,229 @@
+"""What the driver receives: who may open a channel, and a handler for each message of a supervisor."""
+
+import logging
+import time
+from dataclasses import replace
+from functools import partial, singledispatchmethod
+from typing import Any
+
+from tensorflowonspark.driver.failures import BROKEN
+from tensorflowonspark.driver.monitor import Monitor
+from tensorflowonspark.driver.nodes import Node, NodeReport, NodeState
+from tensorflowonspark.driver.recovery import Recovery
+from tensorflowonspark.driver.sharing.manifest import node_endpoints
+from tensorflowonspark.errors import FailureKind
+from tensorflowonspark.feed_messages import FeedFailed, FeedReport, FilesRead, PartitionFed, PassEnded
+from tensorflowonspark.messages import (
+    Active,
+    BreakpointLeft,
+    BreakpointReached,
+    CheckpointSaved,
+    Contribution,
+    DebuggerOutput,
+    Failed,
+    FeedWanted,
+    Heartbeat,
+    Idle,
+    InferenceReady,
+    KerasImported,
+    Lines,
+    NodeLost,
+    NodeReady,
+    NodeUsage,
+    ProbeReply,
+    ProgramBegun,
+    Register,
+    Returned,
+    RootCause,
+    RoundBroken,
+    RoundExchanged,
+    RoundReached,
+    Servers,
+    ServersWanted,
+    Serving,
+    Stacks,
+    TensorBoardUp,
+    TrainingTotals,
+)
+from tensorflowonspark.terminal import CONSOLE
+from tensorflowonspark.transport import Channel, Listener
+
+_log = logging.getLogger(__name__)
+_FREQUENT = (Heartbeat, Lines, NodeUsage, TrainingTotals)  # no thread waits for them, and no event follows
+
+
+class Reception:
+    """Handles the messages of one cluster's supervisors, and passes each on to the object that owns its subject."""
+
+    def __init__(self, monitor: Monitor, recovery: Recovery) -> None:
+        self._monitor = monitor
+        self._roster = monitor.roster
+        self._recovery = recovery
+        self._up = False  # all nodes are, or were
+
+    # ---- in the thread of a new channel, and in that of all channels
+
+    def serve(self, channel: Channel) -> Listener | None:
+        """Take the request that opens a channel; return who takes the supervisor's messages after a `Register`."""
+        return self._open(channel.receive(), channel)
+
+    @singledispatchmethod
+    def _open(self, message: Any, channel: Channel) -> Listener | None:  # noqa: ARG002
+        CONSOLE.log(_log, logging.ERROR, "a channel was opened by a %s, not by a request", type(message).__name__)
+        return None
+
+    @_open.register
+    def _on_node_lost(self, _message: NodeLost, channel: Channel) -> None:
+        channel.send(RootCause(str(self._monitor.find_cause() or "")))
+
+    @_open.register
+    def _on_servers_wanted(self, _message: ServersWanted, channel: Channel) -> None:
+        with self._monitor.lock:
+            servers = Servers(node_endpoints(self._roster.answering()))
+        channel.send(servers)
+
+    @_open.register
+    def _on_register(self, message: Register, channel: Channel) -> Listener | None:
+        node = self._monitor.members.node_of(message)
+        if node is None or not self._admit(node, message, channel):
+            return None  # which closes the channel, and so ends the supervisor
+        return Listener(
+            partial(self._receive, node, channel),
+            lambda: self._monitor.inbox.handle(partial(self._on_channel_end, node, channel)),
+        )
+
+    def _receive(self, node: Node, channel: Channel, message: Any) -> None:
+        current = node.channel is channel
+        if current:
+            node.last_message = time.monotonic()
+        if not isinstance(message, _FREQUENT):
+            self._monitor.inbox.handle(partial(self._on_message, node, message, channel))
+        elif current or isinstance(message, Lines):  # the last ones of a process whose place another one takes
+            self._handle(message, node)
+
+    def _admit(self, node: Node, request: Register, channel: Channel) -> bool:
+        with self._monitor.lock:
+            if not self._monitor.members.admit(node, request, channel):
+                return False
+            node.checked = self._monitor.failures.last_probe
+            if node.restarts:
+                self._monitor.console.begin(str(node.role))
+        self._monitor.wake()
+        return True
+
+    # ---- events: messages
+
+    def _on_message(self, node: Node, message: Any, channel: Channel | None = None) -> None:
+        if node.channel is not channel:
+            return  # of a process in whose place another one is started
+        self._handle(message, node)
+        self._monitor.on_feed_message(node, message)
+
+    def _on_channel_end(self, node: Node, channel: Channel) -> None:
+        self._recovery.lose_channel(node, BROKEN, channel)
+        self._roster.former.discard(channel)
+
+    @singledispatchmethod
+    def _handle(self, message: Any, node: Node) -> None:
+        text = "%s on %s sent a %s, for which the driver has no handler"
+        CONSOLE.log(_log, logging.ERROR, text, node.role, node.host, type(message).__name__)
+
+    @_handle.register
+    def _on_heartbeat(self, message: Heartbeat, node: Node) -> None:
+        """Do nothing: any message shows that the supervisor is alive."""
+
+    @_handle.register
+    def _on_lines(self, message: Lines, node: Node) -> None:
+        self._monitor.console.show(str(node.role), message.lines, node.host)
+        self._monitor.metrics.take_lines(node, message.lines)
+
+    @_handle.register
+    def _on_node_usage(self, message: NodeUsage, node: Node) -> None:
+        self._monitor.metrics.take_usage(node, message)
+
+    @_handle.register
+    def _on_training_totals(self, message: TrainingTotals, node: Node) -> None:
+        self._monitor.metrics.take_totals(node, message)
+        if message.progress not in (None, node.progress):
+            node.progress = message.progress
+            self._monitor.console.progress(str(node.role), message.progress)
+
+    @_handle.register
+    def _on_node_ready(self, message: NodeReady, node: Node) -> None:
+        node.ready = message
+        self._roster.move(node, NodeState.RUNNING)
+        if not self._up and self._roster.count(NodeState.RUNNING, NodeState.RETURNED) == len(self._roster.nodes):
+            self._up = True
+            self._monitor.metrics.note("started", f"all nodes are up: {self._roster.spec}")
+        if node.restarts:
+            text = "%s is up again on %s (restart %d of this node)"
+            CONSOLE.log(_log, logging.INFO, text, node.role, node.host, node.restarts)
+            text = f"it is up again on {node.host} (restart {node.restarts} of this node)"
+            self._monitor.metrics.note("node_restart", text, str(node.role))
+
+    @_handle.register
+    def _on_feed_wanted(self, message: FeedWanted, node: Node) -> None:
+        node.feed_wanted, node.feed_wanted_since = message.feed, time.monotonic()
+        self._recovery.find_hung()
+        self._recovery.receive(node, message)
+
+    @_handle.register
+    def _on_returned(self, message: Returned, node: Node) -> None:
+        node.returned, node.result = True, message.result
+        self._monitor.breakpoints.left(node, "its program has returned")
+        self._roster.move(node, NodeState.RETURNED)
+        self._recovery.find_hung()
+        self._recovery.receive(node, message)
+
+    @_handle.register(Contribution)
+    @_handle.register(FeedReport)
+    @_handle.register(FilesRead)
+    @_handle.register(KerasImported)
+    @_handle.register(PassEnded)
+    @_handle.register(RoundBroken)
+    @_handle.register(RoundExchanged)
+    @_handle.register(RoundReached)
+    def _on_joint_message(self, message: Any, node: Node) -> None:
+        self._recovery.receive(node, message)
+
+    @_handle.register
+    def _on_failed(self, message: Failed, node: Node) -> None:
+        if message.kind is FailureKind.EXITED and not message.output:  # by sys.exit: the reason is in what it printed
+            message = replace(message, output="\n".join(self._monitor.metrics.lines(node.number)))
+        self._recovery.fail(node, message)
+
+    @_handle.register(FeedFailed)
+    @_handle.register(InferenceReady)
+    @_handle.register(PartitionFed)
+    @_handle.register(ProbeReply)
+    @_handle.register(ProgramBegun)
+    @_handle.register(Serving)
+    def _on_node_report(self, message: NodeReport, node: Node) -> None:
+        node.receive(message)
+
+    @_handle.register
+    def _on_checkpoint_saved(self, message: CheckpointSaved, node: Node) -> None:  # noqa: ARG002
+        self._roster.saved[message.directory] = message.feed
+
+    @_handle.register
+    def _on_tensor_board_up(self, message: TensorBoardUp, node: Node) -> None:  # noqa: ARG002
+        self._roster.tensorboard_url = message.url
+
+    @_handle.register
+    def _on_stacks(self, message: Stacks, node: Node) -> None:
+        self._monitor.stacks.receive(node, message)
+
+    @_handle.register(BreakpointLeft)
+    @_handle.register(BreakpointReached)
+    @_handle.register(DebuggerOutput)
+    def _on_debugger_message(self, message: Any, node: Node) -> None:
+        self._monitor.breakpoints.receive(node, message)
+
+    @_handle.register
+    def _on_idle(self, message: Idle, node: Node) -> None:
+        self._roster.set_idle(node, message)
+        self._recovery.find_hung()
+
+    @_handle.register
+    def _on_active(self, _message: Active, node: Node) -> None:
+        self._roster.set_idle(node, None)

@@ -1,0 +1,186 @@
+"""What is done about nodes that fail or hang: each decision of `driver/decision.py` is carried out here.
+
+All methods are called in events of the monitor.
+"""
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from threading import Thread
+from typing import Any
+
+from tensorflowonspark.config import HEARTBEATS_PER_TIMEOUT
+from tensorflowonspark.driver.decision import (
+    Decision,
+    EndAttempt,
+    Failure,
+    Keep,
+    Lose,
+    Replace,
+    Running,
+    decide,
+    may_be_preemption,
+)
+from tensorflowonspark.driver.failures import silent
+from tensorflowonspark.driver.hangs import find_hung
+from tensorflowonspark.driver.joint_work import JointWork
+from tensorflowonspark.driver.monitor import Monitor
+from tensorflowonspark.driver.nodes import Node, NodeState
+from tensorflowonspark.messages import Failed, Stop
+from tensorflowonspark.terminal import CONSOLE
+from tensorflowonspark.transport import Channel
+
+_log = logging.getLogger(__name__)
+
+
+class Recovery:
+    """Finds nodes of one cluster that fail or hang; starts them again, goes on without them, or ends the cluster."""
+
+    def __init__(self, monitor: Monitor) -> None:
+        self._monitor = monitor
+        self._roster = monitor.roster
+        self._restarts_nodes = monitor.policy.scope == "node"
+        self._joint = JointWork(monitor.roster, monitor.inbox.later, keeps=self._restarts_nodes)
+        self._start: Callable[[Node, Failed, Channel | None, str], None]
+        self._checked = time.monotonic()  # time of the last check for heartbeats
+
+    def start(self) -> None:
+        """Begin to check the nodes for heartbeats."""
+        self._monitor.inbox.later(0.0, self._check_regularly)
+
+    def set_starter(self, start: Callable[[Node, Failed, Channel | None, str], None]) -> None:
+        """Have a function start failed nodes again, in an event, while the others continue.
+
+        It takes a node and its failure, the channel of its former process, and Spark's id of its former executor.
+        """
+        self._start = start
+
+    # ---- detection
+
+    def _check_regularly(self) -> None:
+        self.check_nodes()
+        self._monitor.inbox.later(self._monitor.heartbeat_timeout / HEARTBEATS_PER_TIMEOUT, self._check_regularly)
+
+    def check_nodes(self) -> None:
+        """Give up nodes that hang, and those whose supervisors send no heartbeat: their host or network is gone."""
+        now = time.monotonic()
+        paused, self._checked = now - self._checked > self._monitor.heartbeat_timeout / 2, now
+        for node in self._roster.nodes:
+            channel = node.channel
+            if paused:  # this process, as by native code that holds Python's lock: heartbeats wait to be received
+                node.last_message = now
+            elif channel is not None and now - node.last_message > self._monitor.heartbeat_timeout:
+                self.lose_channel(node, silent(self._monitor.heartbeat_timeout), channel)
+        self.find_hung()
+
+    def find_hung(self) -> None:
+        """Give up a training that makes no progress any more."""
+        idle = self._roster.idle()
+        if not idle or self._monitor.failures.begun:
+            return
+        found = None
+        if self._restarts_nodes and not self._roster.spec.num_ps:  # none waits for another in TensorFlow
+            found = find_hung(idle, [], self._monitor.feed)
+        trainers = [node for node in self._roster.trainers() if not (node.serving or node.lost)]
+        found = found or find_hung(idle, trainers, self._monitor.feed)
+        if found is not None:
+            self.fail(found[0], self._joint.explain(*found))
+
+    def receive(self, node: Node, message: Any) -> None:
+        """Note a message about what the nodes do together; fail the cluster if others wait for this node in vain."""
+        self.fail(node, self._joint.receive(node, message))
+
+    def lose_channel(self, node: Node, failure: Failed, channel: Channel) -> None:
+        """Fail a node whose supervisor is gone."""
+        if node.channel is not channel:
+            return
+        if not self._monitor.ended and node.state not in (NodeState.FAILED, NodeState.GONE):
+            self.fail(node, failure)
+            self._monitor.on_feed_message(node, failure)
+        if node.channel is channel:  # and the node is not started again
+            self._roster.move(node, NodeState.GONE)
+            node.channel = None
+
+    # ---- decisions
+
+    def fail(self, node: Node, failure: Failed | None, *, placeable: bool = True) -> None:
+        """Carry out what is decided about the failure of a node, if there is one; `placeable`: it may start again."""
+        if failure is None or self._monitor.ended or node.lost:
+            return
+        cause = failure.kind.name.lower()
+        self._monitor.breakpoints.left(node, f"it has failed: {failure.reason}", goes_on=False)
+        self._monitor.failures.withdraw(node, failure)
+        if placeable:
+            self._monitor.console.failed(str(node.role), node.host, failure)
+        # Whether it was a preemption takes time to find out: the process is retired first.
+        preempted = None if may_be_preemption(cause, self._monitor.policy) else False
+        self.carry_out(node, failure, decide(self.state_of(node, placeable=placeable), Failure(cause, preempted)))
+
+    def carry_out(self, node: Node, failure: Failed, decision: Decision) -> None:
+        """Carry out a decision about a node that has failed."""
+        match decision:
+            case Keep():
+                text = "%s on %s failed after its program had returned: %s. Its result is kept"
+                CONSOLE.log(_log, logging.WARNING, text, node.role, node.host, failure.reason)
+            case Replace():
+                executor = node.executor
+                channel = self._retire(node, failure)
+                self._start(node, failure, channel, executor)
+            case Lose(note):
+                self._lose(node, replace(failure, reason=failure.reason + note))
+            case EndAttempt(note):
+                self._roster.move(node, NodeState.FAILED)
+                self._monitor.failures.note(node, replace(failure, reason=failure.reason + note))
+
+    def state_of(self, node: Node, *, placeable: bool = True) -> Running:
+        """Return what is known about a node that has failed."""
+        return Running(
+            self._monitor.policy,
+            node.used,
+            complete=self._monitor.members.complete,
+            placeable=placeable,
+            serves=node.serves if self._roster.spec.num_ps else None,
+            fed=len(self._roster.fed()),
+            rounds=self._joint.others_in_rounds(node),
+            chief=node is self._roster.chief,
+            returned=node.returned,
+            answering=node.answering,
+            replaceable=self._is_replaceable(node),
+        )
+
+    def _is_replaceable(self, node: Node) -> bool:
+        """Whether a node is needed only for inference, and others answer that too."""
+        roster = self._roster
+        if roster.spec.num_ps or not node.answering:
+            return False
+        over = all(each.returned or each.lost for each in roster.trainers())
+        return over and any(each is not node for each in roster.answering())
+
+    def _lose(self, node: Node, failure: Failed) -> None:
+        """Go on without a node."""
+        self._roster.move(node, NodeState.FAILED)
+        self._monitor.failures.lose(node, failure)
+        self._note_failure(node, failure)
+        if node.answering:
+            Thread(target=self._monitor.on_lost, args=([node],), daemon=True).start()
+        self._joint.go_on_without(node)
+        self._roster.send(node.number, Stop(grace_seconds=0.0))  # it may only hang
+        self._monitor.on_feed_message(node, failure)
+
+    def _retire(self, node: Node, failure: Failed) -> Channel | None:
+        """End a node's process, in whose place another one is started; return its channel."""
+        self._note_failure(node, failure)
+        channel = node.channel
+        self._roster.send(node.number, Stop(grace_seconds=0.0))
+        current = -1 if self._monitor.feed is None else self._monitor.feed
+        # Its program was done with the feeds before the one that it last asked for.
+        self._roster.renew(node, max(node.first_feed, node.feed_wanted, current))
+        self._joint.node_lost(node)
+        self._monitor.on_feed_message(node, failure)
+        return channel
+
+    def _note_failure(self, node: Node, failure: Failed) -> None:
+        """Note the failure of a node without which the cluster goes on; the `Monitor` notes that of a cluster."""
+        text = f"{node.role} on {node.host} failed: {failure.reason}".partition("\n")[0]
+        self._monitor.metrics.note("failure", text, str(node.role))
