@@ -14,6 +14,7 @@ from tensorflowonspark.columns import require_frame
 from tensorflowonspark.config import ClusterConfig
 from tensorflowonspark.declarations import takes
 from tensorflowonspark.driver.attempt import GRACE_SECONDS
+from tensorflowonspark.driver.cluster_run import ClusterRun
 from tensorflowonspark.driver.cluster_view import ClusterView
 from tensorflowonspark.driver.dashboard.page import check_report_path
 from tensorflowonspark.driver.feed.data import FeedSettings, feed_request
@@ -29,7 +30,6 @@ from tensorflowonspark.driver.program import (
     program_name,
     serialize_program,
 )
-from tensorflowonspark.driver.restart import RestartController
 from tensorflowonspark.driver.results import Results
 from tensorflowonspark.driver.sharing.manifest import node_endpoints
 from tensorflowonspark.driver.spark.backend import Backend, SparkBackend, is_remote
@@ -116,10 +116,10 @@ class Cluster(ClusterView):
         self._spark = spark  # of this process; None if the nodes run elsewhere than on one
         self._args = args
         self._reported = False
-        self._controller = RestartController(backend, config, name)
+        self._run = ClusterRun(backend, config, name)
         reservation = backend.reservation()
         if reservation is not None:
-            reservation.follow(self._controller)
+            reservation.follow(self._run)
 
     @classmethod
     def _on_backend(cls, backend: Backend, config: ClusterConfig, name: str = "program") -> "Cluster":
@@ -163,14 +163,14 @@ class Cluster(ClusterView):
         if self._spark is not None and not is_remote(self._spark) and not self._attempt.started:
             self._show_progress(self._spark.sparkContext)
         try:
-            self._controller.start(held)
+            self._run.start(held)
         except BaseException:
             self._write_report(failed=True)
             raise
 
     def _show_progress(self, context: "SparkContext") -> None:
         """Show the training in Spark's UI, and to MLflow."""
-        store = self._controller.metrics
+        store = self._run.metrics
         store.subscribe(ProgressJobs(context, store))
         if self._config.tracking == "auto":
             track(store, self._args, context.master, lambda: self.spec, self.save_report)
@@ -265,7 +265,7 @@ class Cluster(ClusterView):
         if not self._attempt.started:
             raise ClusterError("the cluster is not running: use it inside its with block, or after start()")
         with self._ended_by_interrupt():
-            return self._controller.run_with_restarts(lambda: self._join(timeout))
+            return self._run.run_with_restarts(lambda: self._join(timeout))
 
     def _join(self, timeout: float | None) -> Results:
         end = math.inf if timeout is None else time.monotonic() + timeout
@@ -362,7 +362,7 @@ class Cluster(ClusterView):
 
     def _feed(self, request: FeedRequest) -> None:
         with self._ended_by_interrupt():
-            self._controller.run_feed(request)
+            self._run.run_feed(request)
 
     def _require_joint_restarts(self, feed: str) -> None:
         """Raise if nodes are started again alone, which a feed does not allow whose steps the driver grants to all."""
@@ -425,11 +425,11 @@ class Cluster(ClusterView):
         check_frame(data)
         self._require_joint_restarts("train_stream")
         request = FeedRequest(data, cache=CacheConfig.parse(None, cache_limit), timeout=feed_timeout)
-        stream = self._controller.open_stream(request)
+        stream = self._run.open_stream(request)
         try:
-            return StreamingFeed(data, stream, checkpoint, trigger or {}, self._controller.close_stream)
+            return StreamingFeed(data, stream, checkpoint, trigger or {}, self._run.close_stream)
         except BaseException:
-            self._controller.close_stream(completed=False)
+            self._run.close_stream(completed=False)
             raise
 
     def inference(
@@ -481,9 +481,9 @@ class Cluster(ClusterView):
         """
         self._attempt.require_own_process()
         require_frame(data, "data")
-        self._controller.require_running()
+        self._run.require_running()
         seconds = check_seconds("timeout", timeout)
-        targets = self._controller.run_with_restarts(lambda: self._answering(seconds))
+        targets = self._run.run_with_restarts(lambda: self._answering(seconds))
         return infer(data, schema, targets, self._credentials, keep)
 
     # ---- for the parts of the package that build on a cluster

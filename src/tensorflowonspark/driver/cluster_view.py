@@ -6,12 +6,12 @@ from html import escape
 
 from tensorflowonspark.config import ClusterSpec
 from tensorflowonspark.driver.attempt import ClusterAttempt
+from tensorflowonspark.driver.cluster_run import ClusterRun
 from tensorflowonspark.driver.dashboard.page import save_report
 from tensorflowonspark.driver.html_table import html_table
 from tensorflowonspark.driver.metrics.records import ClusterMetrics
 from tensorflowonspark.driver.monitor import Monitor
 from tensorflowonspark.driver.nodes import Node, NodeInfo
-from tensorflowonspark.driver.restart import RestartController
 from tensorflowonspark.messages import Progress
 
 _FRAME = "display:inline-block;vertical-align:middle;width:8em;height:0.6em;border:1px solid currentColor"
@@ -62,7 +62,7 @@ def _progress(now: Progress | None) -> str:
 class ClusterView:
     """The members of a `Cluster` that change nothing."""
 
-    _controller: RestartController
+    _run: ClusterRun
 
     @property
     def id(self) -> str:
@@ -97,13 +97,13 @@ class ClusterView:
 
         It is set from `start` on, stays the same over restarts, and has the token without which nobody reads the page.
         """
-        dashboard = self._controller.dashboard
+        dashboard = self._run.dashboard
         return dashboard.url if dashboard is not None else None
 
     @property
     def metrics_url(self) -> str | None:
         """The URL at which Prometheus reads the metrics; None unless `metrics_port` asks for it."""
-        dashboard = self._controller.dashboard
+        dashboard = self._run.dashboard
         return dashboard.metrics_url if dashboard is not None else None
 
     def save_report(self, path: str | os.PathLike[str]) -> None:
@@ -134,7 +134,7 @@ class ClusterView:
         >>> os.path.getsize(path) > 50_000
         True
         """
-        save_report(path, self._controller.metrics)
+        save_report(path, self._run.metrics)
 
     def metrics(self) -> ClusterMetrics:
         """Return the metrics of the cluster and its nodes at this moment, and the epochs and events so far.
@@ -154,7 +154,7 @@ class ClusterView:
         ...     cluster.metrics().epochs[0].values
         {'loss': 0.5}
         """
-        return self._controller.metrics.snapshot()
+        return self._run.metrics.snapshot()
 
     @property
     def advice(self) -> str | None:
@@ -179,7 +179,7 @@ class ClusterView:
 
     @property
     def _attempt(self) -> ClusterAttempt:
-        return self._controller.attempt
+        return self._run.attempt
 
     @property
     def _monitor(self) -> Monitor:

@@ -14,7 +14,7 @@ from tensorflowonspark.driver.connect import run_remotely
 from tensorflowonspark.driver.feed.data import Data, feed_request
 from tensorflowonspark.driver.feed.job import FeedRequest
 from tensorflowonspark.driver.program import Program, configure
-from tensorflowonspark.driver.restart import RestartBudget
+from tensorflowonspark.driver.restart_budget import RestartBudget
 from tensorflowonspark.driver.results import Results
 from tensorflowonspark.driver.script import read_script
 from tensorflowonspark.driver.spark.backend import is_remote

@@ -12,7 +12,7 @@ from tensorflowonspark.terminal import CONSOLE
 if TYPE_CHECKING:
     from optuna import Trial
 
-    from tensorflowonspark.driver.restart import RestartController
+    from tensorflowonspark.driver.cluster_run import ClusterRun
 
 _log = logging.getLogger(__name__)
 
@@ -53,14 +53,14 @@ class TrialWatch:
         self._pruning = pruning
         self._thread = 0
         self._lock = Lock()
-        self._clusters: list[RestartController] = []
+        self._clusters: list[ClusterRun] = []
         self._next_step = 0
 
     def begin(self) -> None:
         """Note that the present thread is the trial's."""
         self._thread = threading.get_ident()
 
-    def follow(self, cluster: "RestartController") -> None:
+    def follow(self, cluster: "ClusterRun") -> None:
         """Follow a cluster from its start on; those of other threads, which may run at the same time, only to end."""
         with self._lock:
             self._clusters.append(cluster)

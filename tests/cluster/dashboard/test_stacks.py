@@ -57,7 +57,7 @@ def waits_for_ever(args, ctx):
 
 def waiting(cluster):
     """Wait until both programs do."""
-    wait_for(lambda: all("waits" in cluster._controller.metrics.lines(node) for node in (0, 1)), seconds=60)
+    wait_for(lambda: all("waits" in cluster._run.metrics.lines(node) for node in (0, 1)), seconds=60)
     time.sleep(0.5)
 
 
@@ -120,7 +120,7 @@ def test_a_program_that_has_taken_the_signals_handler_away_goes_on():
     from tensorflowonspark.node.stacks import STACKS_SIGNAL
 
     with local_cluster(program, int(STACKS_SIGNAL), dashboard=True, nodes=_SHORT) as cluster:
-        wait_for(lambda: "waits" in cluster._controller.metrics.lines(0), seconds=60)
+        wait_for(lambda: "waits" in cluster._run.metrics.lines(0), seconds=60)
         stacks(cluster.dashboard_url)  # of whichever kind
         assert cluster.join() == {"worker:0": "done"}
 

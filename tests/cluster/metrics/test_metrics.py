@@ -64,7 +64,7 @@ def test_the_metrics_of_fit_name_its_epochs_rows_and_the_worker_that_the_others_
     assert [each.kind for each in found.events] == ["started"]
     last = cluster.metrics()
     assert (last.state, last.events[-1].kind) == ("ended", "ended")
-    assert len(cluster._controller.metrics.series()["time"]) >= 1
+    assert len(cluster._run.metrics.series()["time"]) >= 1
 
 
 @pytest.mark.masters("local")

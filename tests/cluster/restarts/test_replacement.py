@@ -222,7 +222,7 @@ def test_each_process_gets_the_feeds_that_are_not_over():
 
 
 def feed(cluster, sizes):
-    cluster._controller.run_feed(FeedRequest(partitions_of(sizes), timeout=60.0))
+    cluster._run.run_feed(FeedRequest(partitions_of(sizes), timeout=60.0))
 
 
 def test_a_node_whose_program_has_returned_is_not_started_again(caplog):
@@ -280,7 +280,7 @@ def test_failures_at_random_lose_no_row(seed):
         striker = Thread(target=strike_some, args=(cluster, draw))
         striker.start()
         slow = [SlowPartition(each) for each in partitions_of(sizes)]
-        cluster._controller.run_feed(FeedRequest(slow, timeout=60.0))
+        cluster._run.run_feed(FeedRequest(slow, timeout=60.0))
         striker.join()
         results = cluster.join()
         print([node.restarts for node in cluster.nodes], [len(found) for found in results.values()])

@@ -303,7 +303,7 @@ def test_the_page_ends_with_an_interrupt_between_two_attempts(monkeypatch):
 
     backend = ScriptedBackend(lambda node: node.disconnect())
     cluster = cluster_on(backend, dashboard=True, restarts=tfos.RestartPolicy(1, backoff=9))
-    monkeypatch.setattr(cluster._controller._cancelled, "wait", interrupt)
+    monkeypatch.setattr(cluster._run._cancelled, "wait", interrupt)
     with pytest.raises(KeyboardInterrupt):
         cluster.start()
         cluster.join()

@@ -16,7 +16,7 @@ from tensorflowonspark.driver.decision import (
     Used,
     decide,
 )
-from tensorflowonspark.driver.restart import RestartBudget
+from tensorflowonspark.driver.restart_budget import RestartBudget
 from tensorflowonspark.errors import FailureKind, NodeError, SlotsError, StartError
 from tensorflowonspark.restart_policy import RestartPolicy
 

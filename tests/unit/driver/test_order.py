@@ -6,7 +6,7 @@ import time
 import pytest
 
 import tensorflowonspark as tfos
-from tensorflowonspark.driver import restart
+from tensorflowonspark.driver import cluster_run
 from tensorflowonspark.driver.metrics.store import MetricsStore
 from tensorflowonspark.driver.monitor import Monitor
 from tensorflowonspark.errors import FailureKind
@@ -69,7 +69,7 @@ def test_what_is_logged_has_the_order_in_which_it_happened(tmp_path, monkeypatch
     policy = RestartPolicy(1, backoff=0.01, scope=scope)
     advice = "what bounded the training"
     given = [advice]
-    monkeypatch.setattr(restart.ClusterAttempt, "advise", lambda each: given and each.console.note(given.pop()))
+    monkeypatch.setattr(cluster_run.ClusterAttempt, "advise", lambda each: given and each.console.note(given.pop()))
     with cluster_on(
         ScriptedBackend(dies_once), restarts=policy, logs=tfos.Logs(log_dir=str(tmp_path), show="none")
     ) as cluster:

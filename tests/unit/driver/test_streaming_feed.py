@@ -67,8 +67,8 @@ def test_a_streaming_dataframe_is_not_repeated_after_a_failure(streamed):
     outcome = pytest.raises(tfos.NodeError, match="it was killed") if streamed else nullcontext()
     with outcome, cluster_on(backend, restarts=1) as cluster:
         if streamed:
-            cluster._controller.open_stream(FeedRequest("frame", cache=CacheConfig.parse(None, None)))
-            cluster._controller.close_stream()
+            cluster._run.open_stream(FeedRequest("frame", cache=CacheConfig.parse(None, None)))
+            cluster._run.close_stream()
         dies.set()
         assert cluster.join() == {"worker:0": "again"}
     assert len(backend.plans) == (1 if streamed else 2)

@@ -36,7 +36,7 @@ class Reservation:
     lease : Lease
         The slots.
     follow : callable, optional
-        Called with the `RestartController` of each cluster that draws from them, when it is made.
+        Called with the `ClusterRun` of each cluster that draws from them, when it is made.
     about : callable, optional
         Returns what identifies these clusters in the lines of the console, as ``{"trial": 3}``.
     """

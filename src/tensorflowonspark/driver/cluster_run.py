@@ -1,4 +1,4 @@
-"""Restarts and the history of feeds: when a node fails, all nodes start again and are fed what they need.
+"""The run of a cluster over all its attempts: when a node fails, all nodes start again and are fed what they need.
 
 The programs of a new attempt begin anew and continue from their last checkpoint. They report in which feed they wrote
 it; that feed and all later ones are fed again, under their old numbers. Without a checkpoint these are all feeds. Then
@@ -6,7 +6,7 @@ the driver repeats the action that the failure interrupted.
 """
 
 import logging
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
@@ -19,11 +19,12 @@ from tensorflowonspark.driver.attaching import AttachServer
 from tensorflowonspark.driver.attempt import ClusterAttempt
 from tensorflowonspark.driver.console import ConsoleReporter
 from tensorflowonspark.driver.dashboard.service import DashboardService, require_packages
-from tensorflowonspark.driver.decision import Ended, Failure, Restart, Used, decide, may_be_preemption
+from tensorflowonspark.driver.decision import may_be_preemption
 from tensorflowonspark.driver.feed.job import FeedRequest
 from tensorflowonspark.driver.feed.session import FeedSession
 from tensorflowonspark.driver.hangs import find_vanished
 from tensorflowonspark.driver.metrics.store import MetricsStore
+from tensorflowonspark.driver.restart_budget import RestartBudget
 from tensorflowonspark.driver.spark.backend import Backend
 from tensorflowonspark.errors import ClusterError, FailureKind, FeedError, NodeError, SlotsError, StartError
 from tensorflowonspark.terminal import CONSOLE
@@ -32,81 +33,10 @@ _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 
-class RestartBudget:
-    """The restarts that a cluster's policy allows, less those that it has had.
+class ClusterRun:
+    """One cluster from its start to its end: its attempts, the history of its feeds, and what outlives a failure.
 
-    Parameters
-    ----------
-    config : ClusterConfig
-        The cluster's.
-
-    """
-
-    def __init__(self, config: ClusterConfig) -> None:
-        self._policy = config.restarts
-        self._used = Used()
-
-    @property
-    def used(self) -> int:
-        """How many restarts there have been."""
-        return self._used.restarts + self._used.preemptions
-
-    def spend(
-        self,
-        error: ClusterError,
-        *,
-        preempted: bool = False,
-        alone: bool = False,
-        rows_again: bool = True,
-        without: Callable[[], Collection[str]] = tuple,
-    ) -> float:
-        """Count a restart after a failure; return the seconds to wait before it.
-
-        Parameters
-        ----------
-        error : ClusterError
-            The failure.
-        preempted : bool
-            As of `Failure`.
-        alone, rows_again : bool
-            As of `Ended`.
-        without : callable
-            Called if a restart follows: returns the hosts that do not answer, and are not used.
-
-        Raises
-        ------
-        ClusterError
-            The failure itself, if the policy does not allow a restart after it.
-        """
-        decision = decide(Ended(self._policy, self._used, alone, rows_again), Failure.of(error, preempted=preempted))
-        if not isinstance(decision, Restart):
-            raise error
-        self._used = self._used.add(decision)
-        hosts = without()
-        gone = f", without {', '.join(hosts)}, which does not answer" if hosts else ""
-        again = self._used.describe("All nodes are", decision, self._policy, gone)
-        CONSOLE.log(_log, logging.WARNING, "%s\n%s", str(error).partition("\n")[0], again)
-        return decision.delay
-
-
-class RestartController:
-    """The attempts of one cluster, and the history of its feeds.
-
-    Parameters
-    ----------
-    backend : Backend
-        Where the nodes run.
-    config : ClusterConfig
-        The cluster's configuration.
-    name : str
-        The cluster's name.
-
-    Attributes
-    ----------
-    metrics : MetricsStore
-        The metrics of all attempts.
-    dashboard : DashboardService or None
-        The page and the metrics that are served, once the cluster is started.
+    That is its metrics, console and page; `dashboard` is None until the start.
     """
 
     def __init__(self, backend: Backend, config: ClusterConfig, name: str = "") -> None:

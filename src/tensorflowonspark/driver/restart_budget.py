@@ -1,0 +1,48 @@
+"""The restarts of all nodes that a cluster has left."""
+
+import logging
+from collections.abc import Callable, Collection
+
+from tensorflowonspark.config import ClusterConfig
+from tensorflowonspark.driver.decision import Ended, Failure, Restart, Used, decide
+from tensorflowonspark.errors import ClusterError
+from tensorflowonspark.terminal import CONSOLE
+
+_log = logging.getLogger(__name__)
+
+
+class RestartBudget:
+    """The restarts that a cluster's policy allows, less those that it has had."""
+
+    def __init__(self, config: ClusterConfig) -> None:
+        self._policy = config.restarts
+        self._used = Used()
+
+    @property
+    def used(self) -> int:
+        """How many restarts there have been."""
+        return self._used.restarts + self._used.preemptions
+
+    def spend(
+        self,
+        error: ClusterError,
+        *,
+        preempted: bool = False,
+        alone: bool = False,
+        rows_again: bool = True,
+        without: Callable[[], Collection[str]] = tuple,
+    ) -> float:
+        """Count a restart after a failure; return the seconds to wait before it.
+
+        Raises the failure itself if the policy does not allow a restart after it. If one follows, `without` returns the
+        hosts that do not answer, and are not used. For the others see `Failure` and `Ended`.
+        """
+        decision = decide(Ended(self._policy, self._used, alone, rows_again), Failure.of(error, preempted=preempted))
+        if not isinstance(decision, Restart):
+            raise error
+        self._used = self._used.add(decision)
+        hosts = without()
+        gone = f", without {', '.join(hosts)}, which does not answer" if hosts else ""
+        again = self._used.describe("All nodes are", decision, self._policy, gone)
+        CONSOLE.log(_log, logging.WARNING, "%s\n%s", str(error).partition("\n")[0], again)
+        return decision.delay
