@@ -8,19 +8,40 @@ from tensorflowonspark.driver.metrics.store import MetricsStore
 from tensorflowonspark.driver.nodes import Node
 from tensorflowonspark.messages import RowSource, TrainingTotals
 
-_LEAST_SECONDS, _LEAST_STEPS = 5.0, 20  # of a training that is worth a change
-_ROWS_SHARE = 0.9  # of the time, from which on reading bounds the steps that it is ahead of
-_ROWS_SHARE_OF_ARRIVAL = 0.75  # if it waits for rows to arrive: they come in bursts, not evenly
-_ROWS_SHARE_IN_TURN = 0.5  # if the program waits while rows are read
-_STEPS_SHARE = 0.3  # of the time, up to which reading does not bound the steps
-_FEEDING_SHARE = 0.5  # of the time, from which on feeding before the first step bounds a training
-_SAME_TIME = 1.25  # ratio of the workers' times up to which they train in step
-_WAITING_SHARE = 0.6  # of the busiest worker's cores, below which the others wait for it
-_OTHERS_WAIT = 0.3  # share of their time, from which on the others wait for a worker that itself waits for
-_OWN_WAIT = 0.5  # of theirs at most
-_BUSY_CORES = 0.7  # that keep a worker busy
-_QUEUED_SHARE = 0.25  # of the time in which its threads could run, from which on it has too few cores
-_SHORT_STEP = 0.02  # seconds, of which the fixed costs of a step are a large part
+
+class Threshold:
+    """The values from which on a cause counts as certain, and why there."""
+
+    # Of a training: a shorter one is not worth a change, and its first steps are not like the others.
+    LEAST_SECONDS = 5.0
+    LEAST_STEPS = 20
+    # Shares of the time in which rows are read, from which on they bound the steps. Reading that is ahead of the steps
+    # hides behind them unless it takes nearly all of the time; rows of Spark arrive in bursts, so the steps wait for
+    # them earlier; a program that waits while rows are read loses all of that time, and half of it is the larger part.
+    READING_AHEAD = 0.9
+    READING_ARRIVALS = 0.75
+    READING_IN_TURN = 0.5
+    # And up to which they do not: between the two, reading and computing take about as long.
+    READING_BESIDE = 0.3
+    # The share of the time before the first step, from which on feeding is the larger part of a training.
+    FEEDING = 0.5
+    # The ratio of the workers' times up to which they train in step: such workers end together, and have begun apart by
+    # the time of tracing at most.
+    SAME_TIME = 1.25
+    # The cores of the other workers, as a share of the busiest one's, below which they wait for it: exchanging
+    # gradients and reading ahead keep cores busy during a wait too.
+    WAITING_CORES = 0.6
+    # The share of their time that the others wait, from which on one worker is worth looking at, and the share of
+    # theirs that it waits itself at most: in training in step, the one that the others wait for waits the least.
+    OTHERS_WAIT = 0.3
+    OWN_WAIT = 0.5
+    # The cores that keep a worker busy: a step that computes uses one, less what it waits between two steps.
+    BUSY_CORES = 0.7
+    # The share of the time in which its threads could run and had no core, from which on more cores shorten the steps.
+    QUEUED = 0.25
+    # The seconds of a step of which the fixed costs of some milliseconds are a large part.
+    SHORT_STEP = 0.02
+
 
 _ROWS_SETTINGS = {
     RowSource.CACHE: "take a larger batch_size, feed fewer columns or smaller types, or cache='memory'",
@@ -63,24 +84,21 @@ class WorkerTraining:
     def waits_for_rows(self) -> bool:
         """Whether its steps wait for its rows."""
         if not self.totals.reads_ahead:
-            return self.reading >= _ROWS_SHARE_IN_TURN
-        return self.reading >= (_ROWS_SHARE_OF_ARRIVAL if self.totals.source is RowSource.SPARK else _ROWS_SHARE)
+            return self.reading >= Threshold.READING_IN_TURN
+        return self.reading >= (
+            Threshold.READING_ARRIVALS if self.totals.source is RowSource.SPARK else Threshold.READING_AHEAD
+        )
 
     @property
     def counts(self) -> bool:
         """Whether it trained for long enough."""
-        return self.totals.total_steps >= _LEAST_STEPS and self.seconds >= _LEAST_SECONDS
+        return self.totals.total_steps >= Threshold.LEAST_STEPS and self.seconds >= Threshold.LEAST_SECONDS
 
 
 def advice(workers: Sequence[WorkerTraining], *, in_step: bool = True) -> str | None:
     """Return what bounded a training and the setting that would help, in one line; None if nothing certain is known.
 
-    Parameters
-    ----------
-    workers : sequence of WorkerTraining
-        The training of each worker.
-    in_step : bool
-        Whether each worker may wait for the others in each step.
+    With `in_step`, each worker may wait for the others in each step.
 
     Examples
     --------
@@ -94,7 +112,7 @@ that it has computed before (df.cache())'
     if not workers or not all(each.counts for each in workers):
         return None
     times = [each.seconds for each in workers]
-    in_step = in_step and max(times) <= _SAME_TIME * min(times)
+    in_step = in_step and max(times) <= Threshold.SAME_TIME * min(times)
     if any(each.totals.source is None for each in workers):  # they read data of their own: only waits are known
         measured = in_step and all(each.waiting is not None for each in workers)
         slowest = _slowest(workers) if measured else None
@@ -102,7 +120,7 @@ that it has computed before (df.cache())'
     waiting = [each for each in workers if each.waits_for_rows]
     if waiting and (in_step or len(waiting) == len(workers)):
         return _line(*_of_rows(waiting, all_wait=len(waiting) == len(workers)))
-    if any(each.reading >= _STEPS_SHARE for each in workers):
+    if any(each.reading >= Threshold.READING_BESIDE for each in workers):
         return None  # both take about as long
     slowest = _slowest(workers) if in_step else None
     return _line(*(_of_steps(workers) if slowest is None else _of_worker(slowest, workers)))
@@ -111,14 +129,8 @@ that it has computed before (df.cache())'
 def feeding_advice(waited: float, total: float, *, can_start_early: bool) -> str | None:
     """Return the advice if the programs waited for most of the time until all rows had arrived; else None.
 
-    Parameters
-    ----------
-    waited : float
-        Seconds from the time all programs wanted rows until the last one had arrived.
-    total : float
-        Seconds of feeding and training.
-    can_start_early : bool
-        Whether the feed could start with its first rows.
+    Of `total` seconds of feeding and training, they are the ones from the time that all programs wanted rows until the
+    last one had arrived. `can_start_early`: the feed could start with its first rows.
 
     Examples
     --------
@@ -126,7 +138,7 @@ def feeding_advice(waited: float, total: float, *, can_start_early: bool) -> str
     'waiting for rows bounded it: all steps waited for 40 of 60 s until Spark had sent the last one. Give Spark more \
 cores or partitions, or a DataFrame that it has computed before (df.cache())'
     """
-    if total < _LEAST_SECONDS or waited < _FEEDING_SHARE * total:
+    if total < Threshold.LEAST_SECONDS or waited < Threshold.FEEDING * total:
         return None
     early = "begin with the first ones (start='first_rows'), " if can_start_early else ""
     bound = (
@@ -155,14 +167,14 @@ def _slowest(workers: Sequence[WorkerTraining]) -> WorkerTraining | None:
     if len(waits) == len(workers) > 1:
         return _least_waiting(workers)
     busiest, *others = sorted(workers, key=lambda each: each.wanted_cores, reverse=True)
-    certain = others and busiest.wanted_cores >= _BUSY_CORES and not any(each.has_gpus for each in workers)
-    return busiest if certain and others[0].wanted_cores < _WAITING_SHARE * busiest.wanted_cores else None
+    certain = others and busiest.wanted_cores >= Threshold.BUSY_CORES and not any(each.has_gpus for each in workers)
+    return busiest if certain and others[0].wanted_cores < Threshold.WAITING_CORES * busiest.wanted_cores else None
 
 
 def _least_waiting(workers: Sequence[WorkerTraining]) -> WorkerTraining | None:
     slowest, *others = sorted(workers, key=lambda each: each.waiting or 0.0)
     least = others[0].waiting or 0.0
-    return slowest if least >= _OTHERS_WAIT and (slowest.waiting or 0.0) < _OWN_WAIT * least else None
+    return slowest if least >= Threshold.OTHERS_WAIT and (slowest.waiting or 0.0) < Threshold.OWN_WAIT * least else None
 
 
 def _of_worker(slowest: WorkerTraining, workers: Sequence[WorkerTraining]) -> tuple[str, str]:
@@ -184,7 +196,7 @@ def _of_worker(slowest: WorkerTraining, workers: Sequence[WorkerTraining]) -> tu
 def _of_steps(workers: Sequence[WorkerTraining]) -> tuple[str, str]:
     last = max(workers, key=lambda each: each.seconds)
     cores, wanted = (fmean(getattr(each, name) for each in workers) for name in ("cores", "wanted_cores"))
-    too_few = wanted - cores >= _QUEUED_SHARE * wanted
+    too_few = wanted - cores >= Threshold.QUEUED * wanted
     busy = ""
     if not any(each.has_gpus for each in workers):
         of_wanted = f" of the {wanted:.1f} cores that it wanted" if too_few else " cores"
@@ -194,28 +206,18 @@ def _of_steps(workers: Sequence[WorkerTraining]) -> tuple[str, str]:
         f"computing bounded it: {last.totals.total_steps:,} steps took {last.seconds:.0f} s{busy}, and reading rows "
         f"{reading:.0%} of that time"
     )
-    if last.seconds < _SHORT_STEP * last.totals.total_steps:
+    if last.seconds < Threshold.SHORT_STEP * last.totals.total_steps:
         at_once = ", or compile(steps_per_execution=10)" if last.totals.reads_ahead else ""
         return bound, f"take a larger batch_size{at_once}"
     if busy and too_few:
         return bound, "give each worker more cores (fewer nodes on a host), or a GPU"
-    if busy and cores < _BUSY_CORES:
+    if busy and cores < Threshold.BUSY_CORES:
         return bound, "look for waits in the program and between the hosts; a larger batch_size takes fewer steps"
     return bound, "give each worker more cores or a GPU, or take more workers"
 
 
 def training_advice(fed: Sequence[Node], store: MetricsStore, *, in_step: bool) -> str | None:
-    """Return the advice for the present training, or the last one; None if a worker's is not measured.
-
-    Parameters
-    ----------
-    fed : sequence of Node
-        The workers.
-    store : MetricsStore
-        What they have measured.
-    in_step : bool
-        Whether each worker may wait for the others in each step.
-    """
+    """Return the advice for the present training, or the last one; None if a worker's is not measured."""
     workers = []
     for node in fed:
         record = store.record(node.number)

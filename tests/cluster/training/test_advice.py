@@ -14,13 +14,13 @@ from tests.support.programs import small_frame, small_model
 @pytest.fixture(autouse=True)
 def short_trainings(monkeypatch):
     """Let trainings of less than a second count, which the tests can afford."""
-    monkeypatch.setattr(advice, "_LEAST_SECONDS", 0.3)
+    monkeypatch.setattr(advice.Threshold, "LEAST_SECONDS", 0.3)
 
 
 @pytest.fixture
 def fed_at_once(monkeypatch):
     """Leave out the time of feeding, in which a new Spark session starts its Python workers."""
-    monkeypatch.setattr(advice, "_FEEDING_SHARE", 2.0)
+    monkeypatch.setattr(advice.Threshold, "FEEDING", 2.0)
 
 
 def advice_after(spark, program, frame, args=None, **settings):

@@ -7,13 +7,14 @@ import pytest
 import yaml
 
 from tensorflowonspark.driver.dashboard import prometheus
+from tensorflowonspark.driver.metrics.measures import MEASURES
 from tests.support.paths import ROOT
 
 _PLACE = ROOT / "deploy/grafana"
 _OF_CLUSTER = {*prometheus._CLUSTER_METRICS, "cluster_events_total", "cluster_info"}
 _LABELS = {
     **{name: {"job", "instance"} for name in _OF_CLUSTER},
-    **{name: {"job", "instance", "node", "host"} for name in prometheus._NODE_METRICS},
+    **{name: {"job", "instance", "node", "host"} for name in filter(None, (each.exported for each in MEASURES))},
     **{name: {"job", "instance", "node", "host", "gpu"} for name in prometheus._GPU_METRICS},
     "metric": {"job", "instance", "metric"},
 }

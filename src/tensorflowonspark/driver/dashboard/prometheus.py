@@ -3,33 +3,15 @@
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from tensorflowonspark.driver.metrics.records import ClusterMetrics, NodeMetrics
+from tensorflowonspark.driver.metrics.measures import MEASURES, numbers_of
+from tensorflowonspark.driver.metrics.records import ClusterMetrics
 from tensorflowonspark.messages import GpuUsage
 
 if TYPE_CHECKING:
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 _PREFIX = "tensorflowonspark_"
-# By name: the description, and the value of a node, or None where it is not known. Counters end with _total.
-_NODE_METRICS: dict[str, tuple[str, Callable[[NodeMetrics], float | None]]] = {
-    "node_rows_total": ("Rows that the program has taken in this attempt.", lambda node: node.rows),
-    "node_bytes_total": ("Bytes of the values of these rows.", lambda node: node.bytes),
-    "node_steps_total": ("Steps that the program has taken in this attempt.", lambda node: node.total_steps),
-    "node_restarts_total": ("Restarts of this node alone.", lambda node: node.restarts),
-    "node_epoch": ("The current epoch, from 0.", lambda node: node.epoch),
-    "node_step": ("Steps taken in the current epoch.", lambda node: node.step),
-    "node_rows_per_second": ("Rows per second, of the last seconds.", lambda node: node.rows_per_second),
-    "node_step_seconds": ("Seconds per step, of the last seconds.", lambda node: node.seconds_per_step),
-    "node_waiting_for_rows_ratio": ("Share of the time that it waits for rows.", lambda node: node.waiting_for_rows),
-    "node_waiting_for_workers_ratio": (
-        "Share of the time that it waits for other workers.",
-        lambda node: node.waiting_for_workers,
-    ),
-    "node_computing_ratio": ("Share of the time that it computes.", lambda node: node.computing),
-    "node_cores": ("Processor cores that it uses.", lambda node: node.cores),
-    "node_memory_bytes": ("Memory that its processes use.", lambda node: node.memory),
-    "node_straggler": ("Whether the other workers wait for this one.", lambda node: node.straggler),
-}
+# By name: the description, and the value, or None where it is not known. Counters end with _total.
 _CLUSTER_METRICS: dict[str, tuple[str, Callable[[ClusterMetrics], float | None]]] = {
     "cluster_running": ("Whether the cluster runs.", lambda now: now.state == "running"),
     "cluster_restarts_total": ("Restarts of all nodes.", lambda now: now.restarts),
@@ -48,13 +30,7 @@ def exposition(now: ClusterMetrics, accept: str = "") -> tuple[bytes, str]:
     """Return the metrics as text, and the text's content type.
 
     What is not known has no sample; a metric of the program that is NaN has the sample ``NaN``.
-
-    Parameters
-    ----------
-    now : ClusterMetrics
-        The metrics.
-    accept : str
-        The formats that the reader accepts (the header Accept).
+    `accept` has the formats that the reader accepts (the header Accept).
 
     Examples
     --------
@@ -110,10 +86,13 @@ def _of_nodes(now: ClusterMetrics) -> "Iterator[Metric]":
     for node in now.nodes:
         states.add_metric([node.name, node.host or "", node.state], 1)
     yield states
-    for name, (text, read) in _NODE_METRICS.items():
-        family = _family(name, text, labels)
-        for node in now.nodes:
-            value = read(node)
+    numbers = [numbers_of(node) for node in now.nodes]
+    for measure in MEASURES:
+        if not measure.exported:
+            continue
+        family = _family(measure.exported, measure.text, labels)
+        for node, known in zip(now.nodes, numbers, strict=True):
+            value = known[measure.name]
             if value is not None:
                 family.add_metric([node.name, node.host or ""], float(value))
         yield family

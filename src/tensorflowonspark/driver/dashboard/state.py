@@ -5,21 +5,27 @@ Numbers have as many digits as the page shows.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tensorflowonspark.driver.metrics.history import Report
+from tensorflowonspark.driver.metrics.measures import (
+    DIGITS,
+    MEASURES,
+    ROW_DIGITS,
+    SHARE_DIGITS,
+    numbers_of,
+)
 from tensorflowonspark.driver.metrics.records import NodeMetrics
 from tensorflowonspark.driver.metrics.store import MetricsStore
 
-_DIGITS, _SHARE_DIGITS, _ROW_DIGITS = 3, 2, 4  # significant ones of rates and sizes, of shares, of numbers of rows
 _LINE_CHARACTERS = 1000
 _EVENTS = 1000  # the last ones
 _ROSTER = ("name", "host")  # the columns that stay, of 1,000 nodes two fifths of all bytes
 _NOT_FINITE = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}  # as JavaScript reads them
 
 
-def _rounded(value: float | None, digits: int = _DIGITS) -> float | None:
+def _rounded(value: float | None, digits: int = DIGITS) -> float | None:
     """Return a number with some significant digits, as short as possible; None if it is not finite."""
     if value is None or not math.isfinite(value):
         return None
@@ -32,45 +38,21 @@ def _reported(value: float) -> float | str:
     return float(f"{value:.6g}") if math.isfinite(value) else _NOT_FINITE[str(float(value))]
 
 
-def _gpu_utilization(node: NodeMetrics) -> float | None:
-    return sum(each.utilization for each in node.gpus) / len(node.gpus) if node.gpus else None
-
-
-def _gpu_memory(node: NodeMetrics) -> int | None:
-    return sum(each.memory for each in node.gpus) if node.gpus else None
-
-
-_COLUMNS: Mapping[str, Callable[[NodeMetrics], Any]] = {
-    "name": lambda node: node.name,
-    "host": lambda node: node.host,
-    "state": lambda node: node.state,
-    "straggler": lambda node: int(node.straggler),
-    "restarts": lambda node: node.restarts,
-    "epoch": lambda node: node.epoch,
-    "step": lambda node: node.step,
-    "steps": lambda node: node.steps,
-    "rows": lambda node: _rounded(node.rows, _ROW_DIGITS),
-    "rows_per_second": lambda node: _rounded(node.rows_per_second),
-    "seconds_per_step": lambda node: _rounded(node.seconds_per_step),
-    "waiting_for_rows": lambda node: _rounded(node.waiting_for_rows, _SHARE_DIGITS),
-    "waiting_for_workers": lambda node: _rounded(node.waiting_for_workers, _SHARE_DIGITS),
-    "computing": lambda node: _rounded(node.computing, _SHARE_DIGITS),
-    "cores": lambda node: _rounded(node.cores, _SHARE_DIGITS),
-    "memory": lambda node: _rounded(node.memory),
-    "gpu_utilization": lambda node: _rounded(_gpu_utilization(node), _SHARE_DIGITS),
-    "gpu_memory": lambda node: _rounded(_gpu_memory(node)),
-}
+def _columns(nodes: Sequence[NodeMetrics]) -> dict[str, list[Any]]:
+    """Return what the page shows of each node, by name."""
+    columns = {name: [getattr(node, name) for node in nodes] for name in (*_ROSTER, "state")}
+    numbers = [numbers_of(node) for node in nodes]
+    for measure in MEASURES:
+        if measure.digits is not None:
+            values = [each[measure.name] for each in numbers]
+            columns[measure.name] = [_rounded(each, measure.digits) for each in values] if measure.digits else values
+    return columns
 
 
 def page_state(store: MetricsStore, tensorboard: Callable[[], str | None] = lambda: None) -> dict[str, Any]:
     """Return what the page shows, by its parts.
 
-    Parameters
-    ----------
-    store : MetricsStore
-        The cluster's metrics.
-    tensorboard : callable
-        Returns the URL of TensorBoard, or None.
+    `tensorboard` returns its URL, or None.
 
     Examples
     --------
@@ -78,7 +60,7 @@ def page_state(store: MetricsStore, tensorboard: Callable[[], str | None] = lamb
     'digits'
     """
     now, curves = store.snapshot(), _curves(store.series())
-    columns = {name: [read(node) for node in now.nodes] for name, read in _COLUMNS.items()}
+    columns = _columns(now.nodes)
     events = [[round(each.time, 1), each.kind, each.text, each.node] for each in now.events]
     leader = next((each for each in now.nodes if each.epoch is not None), None)
     reported = now.epochs[-1].epoch if now.epochs else None  # by a program with data of its own
@@ -89,7 +71,7 @@ def page_state(store: MetricsStore, tensorboard: Callable[[], str | None] = lamb
         "state": now.state,
         "begun": round(min(begun, default=now.time), 1),
         "restarts": now.restarts,
-        "rows": _rounded(now.rows, _ROW_DIGITS),
+        "rows": _rounded(now.rows, ROW_DIGITS),
         "bytes": _rounded(now.bytes),
         "rows_per_second": _rounded(now.rows_per_second),
         "seconds_per_step": _rounded(now.seconds_per_step),
@@ -119,7 +101,7 @@ def node_details(store: MetricsStore, number: int) -> dict[str, Any]:
         "lines": [line[:_LINE_CHARACTERS] for line in store.lines(number)],
         "values": {} if node is None else {name: _reported(value) for name, value in node.values.items()},
         "gpus": [
-            [each.address, _rounded(each.utilization, _SHARE_DIGITS), each.memory, each.memory_total] for each in gpus
+            [each.address, _rounded(each.utilization, SHARE_DIGITS), each.memory, each.memory_total] for each in gpus
         ],
     }
 

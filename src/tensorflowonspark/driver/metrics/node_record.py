@@ -4,16 +4,13 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from statistics import fmean
 
 from tensorflowonspark.driver.metrics.history import History
+from tensorflowonspark.driver.metrics.measures import CURVES, RATES, of_gpus
 from tensorflowonspark.driver.metrics.records import NodeMetrics
 from tensorflowonspark.driver.nodes import Node, NodeState
 from tensorflowonspark.messages import NodeUsage, TrainingTotals
 
-# The curves of a node, and of the cluster: sums of rows, cores and memory, else means over the nodes.
-_RATES = ("rows_per_second", "seconds_per_step", "waiting_for_rows", "waiting_for_workers", "computing")
-SERIES = (*_RATES, "cores", "memory", "gpu_utilization", "gpu_memory")
 _SUMMED = ("time", "total_steps", "training", "reading", "processor", "queued")  # of a training, since its begin
 _WINDOW_SECONDS = 0.9  # at least, between two totals of which rates are made
 _WINDOWS = 8  # of which the present state is the mean: a single one is unsteady
@@ -38,7 +35,7 @@ class NodeRecord:
     first: TrainingTotals | None = None  # of the training: those before its step was traced do not count
     values: Mapping[str, float] = field(default_factory=dict)
     lines: deque[str] = field(default_factory=lambda: deque(maxlen=_LINES))
-    history: History = field(default_factory=lambda: History(SERIES))
+    history: History = field(default_factory=lambda: History(tuple(CURVES)))
 
     def take_usage(self, usage: NodeUsage) -> None:
         """Note what the node's processes use."""
@@ -88,7 +85,7 @@ class NodeRecord:
         usage, totals = self.usage, self.totals or _NO_TOTALS
         where = totals.progress or totals
         if node.state is NodeState.RUNNING:
-            rates = {name: self.present(name, now, steady=True) for name in _RATES}
+            rates = {name: self.present(name, now, steady=True) for name in RATES}
         else:  # those of the whole training
             rates = _rates_between(_NO_TOTALS, totals)
         return NodeMetrics(
@@ -116,15 +113,13 @@ class NodeRecord:
 
     def sample(self, now: float) -> dict[str, float | None]:
         """Return the values of its curves at a time (time.monotonic)."""
-        sample: dict[str, float | None] = {name: self.present(name, now) for name in _RATES}
-        sample["cores"] = self.cores
         usage = self.usage
-        if usage is not None:
-            sample["memory"] = usage.memory
-            if usage.gpus:
-                sample["gpu_utilization"] = fmean(each.utilization for each in usage.gpus)
-                sample["gpu_memory"] = sum(each.memory for each in usage.gpus)
-        return sample
+        return {
+            **{name: self.present(name, now) for name in RATES},
+            "cores": self.cores,
+            "memory": usage.memory if usage else None,
+            **of_gpus(usage.gpus if usage else ()),
+        }
 
 
 def _rates_between(first: TrainingTotals, last: TrainingTotals) -> dict[str, float | None]:

@@ -157,6 +157,8 @@ class ClusterMetrics:
         The number of epochs that have ended, of all attempts.
     seconds : float
         The time since the cluster was started; after its end, until then.
+    version : int
+        Of the fields of these records: another one once a field has been renamed, or has another meaning.
     """
 
     cluster: str
@@ -174,3 +176,4 @@ class ClusterMetrics:
     advice: str | None = None
     total_epochs: int = 0
     seconds: float = 0.0
+    version: int = 1

@@ -16,7 +16,8 @@ from threading import Event, Lock, Thread
 from typing import Literal, Protocol, TypeVar
 
 from tensorflowonspark.driver.metrics.history import History, Report, Reports
-from tensorflowonspark.driver.metrics.node_record import SERIES, NodeRecord, stragglers
+from tensorflowonspark.driver.metrics.measures import CURVES
+from tensorflowonspark.driver.metrics.node_record import NodeRecord, stragglers
 from tensorflowonspark.driver.metrics.records import ClusterEvent, ClusterMetrics, EpochMetrics, EventKind, NodeMetrics
 from tensorflowonspark.driver.nodes import Node, NodeState
 from tensorflowonspark.messages import NodeUsage, ReportedMetrics, TrainingTotals
@@ -24,7 +25,6 @@ from tensorflowonspark.terminal import CONSOLE, Writer
 
 _log = logging.getLogger(__name__)
 
-_SUMS = ("rows_per_second", "cores", "memory", "gpu_memory")
 _SAMPLE_SECONDS = 1.0
 _EPOCHS = 20_000  # that are kept: the program may report ten in a second
 _IDLE_SECONDS = 10.0  # without an event, after which the thread of the listeners ends
@@ -75,7 +75,7 @@ class MetricsStore:
         self._total_epochs = 0
         self._events: list[ClusterEvent] = []
         self._reports = Reports()
-        self._history = History(SERIES)
+        self._history = History(tuple(CURVES))
         self._listeners: list[MetricsListener] = []
         self._calls = Writer(lost_seconds=math.inf, idle_seconds=_IDLE_SECONDS)
         self._closed = Event()
@@ -198,7 +198,7 @@ class MetricsStore:
         )
 
     def series(self, number: int | None = None) -> dict[str, list[float | None]]:
-        """Return the curves of a node, or of the cluster: ``time`` and each of `SERIES`."""
+        """Return the curves of a node, or of the cluster: ``time`` and each of `CURVES`."""
         return (self._history if number is None else self._records[number].history).columns()
 
     def reports(self) -> list[Report]:
@@ -242,9 +242,9 @@ class MetricsStore:
             record.history.add(now, sample)
             of_nodes.append(sample)
         total: dict[str, float | None] = {}
-        for name in SERIES:
+        for name, how in CURVES.items():
             known = [value for each in of_nodes if (value := each.get(name)) is not None]
-            total[name] = (sum(known) if name in _SUMS else fmean(known)) if known else None
+            total[name] = (sum(known) if how == "sum" else fmean(known)) if known else None
         self._history.add(now, total)
 
     def _call(self, act: Callable[[MetricsListener], None]) -> None:
