@@ -26,17 +26,9 @@ _USAGE, _UNAVAILABLE = 2, 69  # exit codes; the second is EX_UNAVAILABLE of syse
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a subcommand of ``tfos`` and print its errors without a traceback.
 
-    Parameters
-    ----------
-    arguments
-        The command line after ``tfos``; by default that of the process.
-
-    Returns
-    -------
-    int
-        The exit code: 0; that of the node that failed first; 2 for an argument that can't be right; 69 for too few
-        task slots; 128 and its number for a signal; 1 for any other error of the package. A wrong command line ends
-        the process with 2.
+    The exit code is 0; that of the node that failed first; 2 for an argument that can't be right; 69 for too few task
+    slots; 128 and its number for a signal; 1 for any other error of the package. A wrong command line ends the process
+    with 2.
     """
     words = sys.argv[1:] if arguments is None else list(arguments)
     try:
@@ -54,11 +46,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def exit_code_of(error: ClusterError) -> int:
     """Return the exit code of a command that an error has ended.
-
-    Parameters
-    ----------
-    error : ClusterError
-        The error.
 
     Examples
     --------

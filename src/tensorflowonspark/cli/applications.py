@@ -23,15 +23,7 @@ _TAGS, _STAGING = "spark.yarn.tags", "spark.yarn.stagingDir"
 class Application:
     """An application whose driver runs in a pod; under a master without cluster mode nothing is left of one.
 
-    Parameters
-    ----------
-    submit : sequence of str
-        The arguments of spark-submit.
-
-    Attributes
-    ----------
-    settings : list of str
-        Arguments to add to them.
+    `settings` are arguments to add to those of spark-submit.
     """
 
     def __init__(self, submit: Sequence[str]) -> None:
@@ -41,10 +33,7 @@ class Application:
     def has_driver(self, lines: Iterable[str]) -> bool:
         """Return whether its driver has started: earlier there is nobody to ask for an end.
 
-        Parameters
-        ----------
-        lines : iterable of str
-            The last lines of spark-submit, which reports the state of a pod every second.
+        The lines are the last ones of spark-submit, which reports the state of a pod every second.
 
         Examples
         --------
@@ -56,11 +45,8 @@ class Application:
     def kill(self, name: str = "") -> None:
         """Kill it, if it has not ended, with all its executors; remove what spark-submit has uploaded for it.
 
-        Parameters
-        ----------
-        name : str
-            What spark-submit has called it, as ``training:digits-driver`` (a namespace and a pod), or
-            ``application_1_0001``, which it may have uploaded files for without submitting it; empty if unknown.
+        The name is what spark-submit has called it, as ``training:digits-driver`` (a namespace and a pod), or
+        ``application_1_0001``, which it may have uploaded files for without submitting it; empty if unknown.
         """
         if not name:
             return

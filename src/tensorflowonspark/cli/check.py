@@ -25,22 +25,12 @@ _UNLIMITED = 1 << 40  # open files: more than any host has
 
 @dataclass
 class CheckReport:
-    """What a check has found.
+    """What a check has found."""
 
-    Attributes
-    ----------
-    lines, problems : list of str
-        Versions and executors, and a line for each problem.
-    settings : dict of str to str
-        Those of the Spark application, if there was one.
-    hosts : list of str
-        The names and addresses of executors.
-    """
-
-    lines: list[str] = field(default_factory=list)
+    lines: list[str] = field(default_factory=list)  # versions and executors
     problems: list[str] = field(default_factory=list)
-    settings: dict[str, str] = field(default_factory=dict)
-    hosts: list[str] = field(default_factory=list)
+    settings: dict[str, str] = field(default_factory=dict)  # of the Spark application, if there was one
+    hosts: list[str] = field(default_factory=list)  # names and addresses of executors
 
 
 def add_to(commands: Any) -> None:
@@ -84,15 +74,7 @@ def _check(options: argparse.Namespace) -> int:
 def check(options: argparse.Namespace) -> CheckReport:
     """Return the report on this machine and, if the command line has an option of Spark, on the executors.
 
-    Parameters
-    ----------
-    options : argparse.Namespace
-        The command line.
-
-    Raises
-    ------
-    SlotsError
-        If the cluster has no executor.
+    A cluster without executors is a `SlotsError`.
     """
     found, problems = examine_environment()
     wheels = [name for name in wheels_of("tensorflow") if name != "tensorflow"]

@@ -74,10 +74,7 @@ def _file(archive: Path, content: Path) -> Path:
 def mapped(archive: Path | None) -> Iterator[None]:
     """Have drivers that start within this context map their classes from an archive, if it exists.
 
-    Parameters
-    ----------
-    archive : pathlib.Path, optional
-        From `archive_path`.
+    The archive is one of `archive_path`.
     """
     own = os.environ.get(_OPTIONS)
     file = archive and _written(archive)
@@ -97,13 +94,7 @@ def mapped(archive: Path | None) -> Iterator[None]:
 
 
 def write_later(archive: Path | None) -> None:
-    """Start the process that writes an archive, unless there is one, or Java could not write it before.
-
-    Parameters
-    ----------
-    archive : pathlib.Path, optional
-        From `archive_path`.
-    """
+    """Start the process that writes an archive, unless there is one, or Java could not write it before."""
     if archive is None or _written(archive) or _failed(archive).exists():
         return
     if not os.access(archive.parent, os.W_OK):
@@ -132,12 +123,7 @@ def _failed(archive: Path) -> Path:
 def write(archive: Path, seconds: float) -> None:
     """Run a job of Spark whose Java writes the archive at its end; remove those that are not used any more.
 
-    Parameters
-    ----------
-    archive : pathlib.Path
-        From `archive_path`.
-    seconds : float
-        How long the job may take.
+    The job may take so many seconds.
     """
     with archive.with_name("lock").open("w") as lock, tempfile.TemporaryDirectory(dir=archive.parent) as scratch:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the end of this process, if another one writes it

@@ -28,17 +28,7 @@ _ERROR_CHARACTERS = 100_000
 def main(checksum: str, folder: str) -> int:
     """Run the staged script; write its exit code and error for the machine that waits.
 
-    Parameters
-    ----------
-    checksum : str
-        The SHA-256 of the staged job.
-    folder : str
-        The URL of the staged files.
-
-    Returns
-    -------
-    int
-        The exit code.
+    The checksum is the SHA-256 of the staged job, `folder` the URL of the staged files. It also returns that code.
     """
     from pyspark.sql import SparkSession
 

@@ -39,15 +39,8 @@ _NO_WAIT = ("spark.yarn.submit.waitAppCompletion=false", "spark.kubernetes.submi
 def check_cluster_mode(options: argparse.Namespace) -> None:
     """Refuse options that do not go together with where the driver runs.
 
-    Parameters
-    ----------
-    options : argparse.Namespace
-        The command line of ``tfos run``.
-
-    Raises
-    ------
-    SpecError
-        If the master runs no Python driver in the cluster, or an option needs a driver here or there.
+    A master that runs no Python driver in the cluster, and an option that needs a driver here or there, raise
+    `SpecError`.
     """
     check_deploy_mode(options)
     if options.deploy_mode != "cluster":
@@ -65,15 +58,7 @@ def check_cluster_mode(options: argparse.Namespace) -> None:
 def check_deploy_mode(options: argparse.Namespace) -> None:
     """Refuse cluster mode under a master that runs no Python driver in the cluster.
 
-    Parameters
-    ----------
-    options : argparse.Namespace
-        The command line of ``tfos run`` or ``tfos submit``.
-
-    Raises
-    ------
-    SpecError
-        If it has such a master, or none.
+    So is a command line without a master (`SpecError`).
     """
     if options.deploy_mode != "cluster":
         return
@@ -93,25 +78,8 @@ def run_in_cluster(options: argparse.Namespace, script: Script, submit: Sequence
     can read, and nobody else can replace; the driver knows their checksum. It writes its result there; the directory is
     removed at the end. Without waiting, the driver removes it when it has read it.
 
-    Parameters
-    ----------
-    options : argparse.Namespace
-        The command line of ``tfos run``.
-    script : Script
-        The script.
-    submit : sequence of str
-        The arguments of spark-submit.
-    folder : str
-        The URL of the directory (`staging_folder`).
-
-    Raises
-    ------
-    ClusterError
-        If the driver ended without a result.
-    SpecError
-        If others could replace what is staged.
-    StorageError
-        If the directory can't be written.
+    A driver that ends without a result is a `ClusterError`. If others could replace what is staged, it raises
+    `SpecError`, and `StorageError` if the directory can't be written.
     """
     kept = {name: value for name, value in vars(options).items() if name not in ("run", "parser", "conf")}
     # The last part makes the checksum, which others can see, one of which nobody can guess the contents.
@@ -281,15 +249,8 @@ def _log_command(application: str) -> str:
 def staging_folder(given: str | None) -> str:
     """Return the URL of a directory for one run's staged files, which does not exist yet.
 
-    Parameters
-    ----------
-    given : str, optional
-        The directory that it should be in; by default the home in fs.defaultFS.
-
-    Raises
-    ------
-    SpecError
-        If no file system is known that this machine and the cluster reach.
+    It is in the given directory, by default in the home in fs.defaultFS. If no file system is known that this machine
+    and the cluster reach, it raises `SpecError`.
     """
     name = f".tfos-{uuid.uuid4().hex}"
     if given:
@@ -303,15 +264,7 @@ def staging_folder(given: str | None) -> str:
 
 
 def write_bytes(path: str, contents: bytes) -> None:
-    """Write a file on any file system.
-
-    Parameters
-    ----------
-    path : str
-        The URL.
-    contents : bytes
-        Its contents.
-    """
+    """Write a file on any file system."""
 
     def write(local: str) -> None:
         Path(local).write_bytes(contents)

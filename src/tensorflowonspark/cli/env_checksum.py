@@ -41,19 +41,8 @@ def check_archive(url: str, checksum: str = "") -> None:
     One that was packed on another machine is taken if nobody else could have put it there; from then on its checksum
     is known. On an object store the bucket's rules alone decide that.
 
-    Parameters
-    ----------
-    url : str
-        The archive.
-    checksum : str
-        Its SHA-256, if that is known.
-
-    Raises
-    ------
-    SpecError
-        If it is another one, or others can replace it.
-    StorageError
-        If it can't be read.
+    The checksum is its SHA-256, if that is known. Another archive, or one that others can replace, is refused
+    (`SpecError`); one that can't be read is a `StorageError`.
     """
     if problem := why_replaceable(url):
         raise SpecError(f"{url} would be the executors' Python: {problem}. Take a directory that only you can write to")

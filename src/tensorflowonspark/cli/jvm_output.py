@@ -20,19 +20,11 @@ class JvmOutput:
 
     The JVM is started in a ``with`` block, at whose end its file is closed here.
 
-    Parameters
-    ----------
-    keeps : bool
-        Whether there are such lines; otherwise all are passed on.
-
-    Attributes
-    ----------
-    descriptor : int
-        The file to which the JVM writes.
+    Without `keeps` there are no such lines, and all are passed on.
     """
 
     def __init__(self, *, keeps: bool = True) -> None:
-        self._read, self.descriptor = os.pipe()
+        self._read, self.descriptor = os.pipe()  # the JVM writes to the latter
         self._kept: list[bytes] | None = [] if keeps else None  # None once all lines are passed on
         self._lock = Lock()
         self._thread = Thread(target=self._pass_on, name="output of the JVM", daemon=True)

@@ -52,12 +52,8 @@ def add_environment_options(group: Any) -> None:
 class PythonEnvironment:
     """A Python environment for the executors.
 
-    Parameters
-    ----------
-    url : str
-        Where its archive is, or will be.
-    source : Path, optional
-        The environment, or the archive on this machine, of which `url` is a copy that does not exist yet.
+    `url` is where its archive is, or will be. The source is the environment, or the archive on this machine, of which
+    that is a copy that does not exist yet.
     """
 
     url: str
@@ -70,12 +66,8 @@ class PythonEnvironment:
     def publish(self) -> None:
         """Write the archive, unless it exists; print a line first, because this may take minutes.
 
-        Raises
-        ------
-        SpecError
-            If the environment can't be packed.
-        StorageError
-            If the archive can't be written.
+        An environment that can't be packed is refused (`SpecError`); an archive that can't be written is a
+        `StorageError`.
         """
         source = self.source
         if source is None:
@@ -96,10 +88,7 @@ class PythonEnvironment:
     def arguments(self, submit: Sequence[str]) -> list[str]:
         """Return the arguments of spark-submit that ship it.
 
-        Parameters
-        ----------
-        submit : sequence of str
-            The other arguments: their archives are kept.
+        The archives of the other arguments are kept.
         """
         settings = spark_settings(submit)
         archives = [*(settings[name] for name in _ARCHIVES if settings.get(name)), f"{self.url}#{_NAME}"]
@@ -116,26 +105,12 @@ class PythonEnvironment:
 def find_environment(options: argparse.Namespace, submit: Sequence[str]) -> PythonEnvironment | None:
     """Return the environment that a command line asks for; nothing is packed yet.
 
-    Parameters
-    ----------
-    options : argparse.Namespace
-        The command line of ``tfos run``.
-    submit : sequence of str
-        The arguments of spark-submit.
+    It returns None if the executors have their own Python. If ``auto`` can't ship one, a line on standard error has the
+    reason.
 
-    Returns
-    -------
-    PythonEnvironment or None
-        None if the executors have their own Python. If ``auto`` can't ship one, a line on standard error has the
-        reason.
-
-    Raises
-    ------
-    SpecError
-        If the environment can't be shipped: it doesn't exist, it has another Python version or editable packages,
-        there is no packer, or the master runs on machines that use their own Python.
-    StorageError
-        If the file system of the archive is not available.
+    One that can't be shipped is refused (`SpecError`): it doesn't exist, it has another Python version or editable
+    packages, there is no packer, or the master runs on machines that use their own Python. If the file system of the
+    archive is not available, that is a `StorageError`.
     """
     given, settings = options.python_env, spark_settings(submit)
     master = settings.get("spark.master", "")

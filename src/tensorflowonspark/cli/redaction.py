@@ -25,12 +25,7 @@ _LOOPBACK = ("127.", "0.0.0.0", "::1")  # noqa: S104 - names, not bound
 class Redaction:
     """Replaces in texts what must not be published; equal names get equal marks, as in ``<host-1>``.
 
-    Parameters
-    ----------
-    hosts, users : iterable of str
-        Names of hosts and users beside those of this machine.
-    home : str, optional
-        The home directory; by default that of this process.
+    Hosts and users are those beside this machine's; the home is by default that of this process.
 
     Examples
     --------

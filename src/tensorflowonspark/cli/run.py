@@ -333,17 +333,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def run_staged(spark: "SparkSession", script: Script, options: argparse.Namespace) -> int:
-    """Run a script in the driver of cluster mode; return the exit code, unless it fails.
-
-    Parameters
-    ----------
-    spark : SparkSession
-        The application.
-    script : Script
-        The script.
-    options : argparse.Namespace
-        The command line of ``tfos run``.
-    """
+    """Run a script in the driver of cluster mode; return the exit code, unless it fails."""
     try:
         with ended_by_signals(), _named_as_options():
             _run_on(spark, script, options)
@@ -408,16 +398,7 @@ def describe(
 ) -> None:
     """Print what would run.
 
-    Parameters
-    ----------
-    options : argparse.Namespace
-        The command line.
-    about : mapping
-        What the command runs: texts, and command lines as lists of words, which are shown without secrets.
-    submit : list of str
-        The arguments of spark-submit.
-    environment : PythonEnvironment, optional
-        What is packed.
+    `about` is what the command runs: texts, and command lines as lists of words, which are shown without secrets.
     """
     lines: dict[str, str | Sequence[str]] = {
         **about,

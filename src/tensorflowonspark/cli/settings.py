@@ -22,10 +22,7 @@ _PROPERTY = re.compile(r"^[ \t]*(spark\.[^\s=:]+)[ \t]*[ \t=:][ \t]*(.*?)[ \t]*$
 def given_in_environment() -> list[str]:
     """Return the arguments in PYSPARK_SUBMIT_ARGS; those of the command line come later, and so take precedence.
 
-    Raises
-    ------
-    SpecError
-        If they have an open quotation.
+    An open quotation is refused (`SpecError`).
     """
     text = os.environ.get("PYSPARK_SUBMIT_ARGS", "")
     try:
@@ -38,20 +35,8 @@ def given_in_environment() -> list[str]:
 def spark_settings(submit: Sequence[str]) -> dict[str, str]:
     """Return Spark's settings, as far as they are known before it starts.
 
-    Parameters
-    ----------
-    submit : sequence of str
-        The arguments of spark-submit.
-
-    Returns
-    -------
-    dict
-        Values by name, from the environment, the file of settings and the arguments, in this order.
-
-    Raises
-    ------
-    SpecError
-        If the file that the arguments name can't be read.
+    Values come from the environment, the file of settings and the arguments, the later ones taking precedence. A file
+    that can't be read is refused (`SpecError`).
 
     Examples
     --------
@@ -69,13 +54,7 @@ def spark_settings(submit: Sequence[str]) -> dict[str, str]:
 
 
 def use_hadoop_settings(submit: Sequence[str]) -> None:
-    """Reach file systems as Spark will, which is not started yet.
-
-    Parameters
-    ----------
-    submit : sequence of str
-        The arguments of spark-submit.
-    """
+    """Reach file systems as Spark will, which is not started yet."""
     settings = spark_settings(submit).items()
     storage.use({name.removeprefix(_HADOOP): value for name, value in settings if name.startswith(_HADOOP)})
 
@@ -92,13 +71,7 @@ def _of_file(given: str | None) -> dict[str, str]:
 
 
 def submit_environment(master: str) -> dict[str, str]:
-    """Return the environment of a spark-submit: the driver runs with this Python, but for a pod, which has its own.
-
-    Parameters
-    ----------
-    master : str
-        Where Spark runs.
-    """
+    """Return the environment of a spark-submit: the driver runs with this Python, but for a pod, which has its own."""
     environment = {name: value for name, value in os.environ.items() if name != "SPARK_REMOTE"}
     if not master.startswith("k8s://"):
         environment.setdefault("PYSPARK_PYTHON", sys.executable)

@@ -89,15 +89,7 @@ def _given(options: argparse.Namespace) -> dict[str, str | None]:
 
 
 def ineffective(options: argparse.Namespace, master: str) -> list[str]:
-    """Return the options of a command line about executors that have no effect with a master, with their values.
-
-    Parameters
-    ----------
-    options : argparse.Namespace
-        The command line.
-    master : str
-        The master that Spark will have.
-    """
+    """Return the options of a command line about executors that have no effect with a master, with their values."""
     given = _given(options).items()
     found = [f"{name} {value}" for name, value in given if value and not master.startswith(_ONLY_FOR.get(name, ""))]
     if is_local(master):
@@ -108,20 +100,10 @@ def ineffective(options: argparse.Namespace, master: str) -> list[str]:
 def submit_arguments(options: argparse.Namespace, name: str, slots: int | str) -> list[str]:
     """Return the arguments of spark-submit that make the session.
 
-    Parameters
-    ----------
-    options : argparse.Namespace
-        The command line.
-    name : str
-        The application's name, unless there is an option.
-    slots : int or str
-        The task slots on this machine, where neither an option nor a setting of Spark names a master; ``*`` for one of
-        each processor.
-
-    Raises
-    ------
-    SpecError
-        If Spark has no such master, the file of settings can't be read, or the environment asks for Spark Connect.
+    The application has the name unless there is an option. The task slots are those on this machine, where neither an
+    option nor a setting of Spark names a master; ``*`` for one of each processor. What Spark would refuse is refused
+    here (`SpecError`): a master that it does not have, a file of settings that can't be read; and so is an environment
+    that asks for Spark Connect.
     """
     if find_spec("pyspark") is None:
         check_environment()  # which raises
@@ -144,17 +126,8 @@ def submit_arguments(options: argparse.Namespace, name: str, slots: int | str) -
 def start_session(submit: list[str]) -> "SparkSession":
     """Return the session of a new application, whose driver is this process.
 
-    Parameters
-    ----------
-    submit : list of str
-        The arguments of spark-submit.
-
-    Raises
-    ------
-    RequirementError
-        If this machine lacks what a driver needs.
-    ClusterError
-        If Spark does not start for another reason.
+    If this machine lacks what a driver needs, it raises `RequirementError`; if Spark does not start for another reason,
+    `ClusterError`.
     """
     from pyspark import SparkContext
     from pyspark.java_gateway import launch_gateway
@@ -215,21 +188,9 @@ def _end(children: set[psutil.Process]) -> None:
 def read_frame(spark: "SparkSession", source: str, given_format: str | None, option: str = "--data") -> "DataFrame":
     """Return the DataFrame of a table, or of files.
 
-    Parameters
-    ----------
-    spark : SparkSession
-        The application.
-    source : str
-        The name of a table; or a path, with a ``/`` or an ending that is known.
-    given_format : str, optional
-        The files' format; by default by the path's ending, else Parquet. CSV files have a header.
-    option : str
-        The option that names the source, for errors.
-
-    Raises
-    ------
-    SpecError
-        If Spark can't read it.
+    The source is the name of a table; or a path, with a ``/`` or an ending that is known. Without a format it follows
+    from the path's ending, else it is Parquet. CSV files have a header. What Spark can't read is refused (`SpecError`),
+    with the option that names it.
     """
     from tensorflowonspark.tfrecords.dataframes import read_tfrecord
 

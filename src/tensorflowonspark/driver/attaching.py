@@ -55,17 +55,7 @@ class AttachServer:
     The socket and the file that names it, with a token of their own, are in a directory of the user's cache that nobody
     else can enter. Whoever can read them is this user on this host, who could change the driver's process anyway.
 
-    Parameters
-    ----------
-    name : str
-        The cluster's.
-    breakpoints : callable
-        Returns the breakpoints of the present attempt.
-
-    Raises
-    ------
-    StartError
-        If there is no such directory.
+    Without such a directory it raises `StartError`.
     """
 
     def __init__(self, name: str, breakpoints: Callable[[], Breakpoints]) -> None:
@@ -122,10 +112,7 @@ def open_clusters() -> Iterator[tuple[Channel, Waiting]]:
 
     What a killed driver has left is removed. Other hosts and containers may have the same home.
 
-    Raises
-    ------
-    OSError, RuntimeError
-        If the user's cache is not private, or can't be made.
+    If the user's cache is not private, or can't be made, it raises `OSError` or `RuntimeError`.
     """
     for path in sorted(user_cache(_PART).glob("*.json")):
         socket = path.with_suffix(".socket")

@@ -43,34 +43,7 @@ FILES_PER_NODE = 4  # the connections of its supervisor and of its task, with so
 
 
 class ClusterAttempt:
-    """Starts the nodes of one cluster, once, and ends everything that it has started, in whatever state that is.
-
-    Parameters
-    ----------
-    backend : Backend
-        Where the nodes run.
-    config : ClusterConfig
-        The cluster's configuration, for this attempt.
-    metrics : MetricsStore
-        Collects the metrics of all attempts.
-    on_close : callable
-        Called when everything has ended.
-    console : ConsoleReporter
-        Shows the output of all attempts.
-
-    Attributes
-    ----------
-    monitor : Monitor
-        The state of the nodes.
-    console : ConsoleReporter
-        The output of the nodes.
-    credentials : Credentials
-        The cluster's secrets, once it is started.
-    address : (str, int)
-        Host and port at which the driver listens, once it is started.
-    advice : str or None
-        What bounded the last training of which that is certain.
-    """
+    """Starts the nodes of one cluster, once, and ends everything that it has started, in whatever state that is."""
 
     def __init__(
         self,
@@ -102,7 +75,7 @@ class ClusterAttempt:
         if config.restarts_nodes:
             self._replacements = Replacements(backend, config, self.monitor, self._recovery, self._plan)
         self.address: tuple[str, int] = ("", 0)
-        self.advice: str | None = None
+        self.advice: str | None = None  # what bounded the last training of which that is certain
         self._job: SparkJob | None = None  # that feeds
         self._feed: FeedSpec | None = None  # of the tasks that hold the nodes
         self._server: transport.Server | None = None
@@ -141,23 +114,8 @@ class ClusterAttempt:
     def start(self, data: "DataFrame | None" = None, feed: FeedSpec | None = None) -> None:
         """Bring all nodes up; return when their programs start.
 
-        Parameters
-        ----------
-        data : DataFrame, optional
-            The input of the tasks that hold the nodes.
-        feed : FeedSpec, optional
-            How these tasks feed their input to their nodes.
-
-        Raises
-        ------
-        SlotsError
-            If the application has too few task slots.
-        StartError
-            If a node does not come up.
-        FeedError
-            If Spark can't compute the data.
-        NodeError
-            If a node fails.
+        Where tasks hold the nodes, they feed the `data`. A wait that is in vain raises `SlotsError`, `StartError`,
+        `FeedError` (Spark can't compute the data) or `NodeError`.
         """
         self.require_own_process()
         if self.started:
@@ -287,10 +245,7 @@ class ClusterAttempt:
 
         It raises only what interrupts it, as a second Ctrl-C does: then the nodes are killed at once.
 
-        Parameters
-        ----------
-        grace_seconds : float
-            The time that nodes have to end before they are killed.
+        Nodes have the grace to end before they are killed.
         """
         if self._closed or not self.is_own_process:
             return

@@ -35,13 +35,7 @@ class _Wait:
 
 
 class Breakpoints:
-    """Connects the debuggers of nodes with terminals; safe to call from any thread.
-
-    Parameters
-    ----------
-    roster : Roster
-        The nodes.
-    """
+    """Connects the debuggers of nodes with terminals; safe to call from any thread."""
 
     def __init__(self, roster: Roster) -> None:
         self._roster = roster
@@ -97,12 +91,7 @@ class Breakpoints:
     def attach(self, name: str, show: Show) -> None:
         """Attach a terminal to the node of a name; if it can't be, the terminal gets the reason.
 
-        Parameters
-        ----------
-        name : str
-            The node.
-        show : callable
-            Takes what the terminal is to show, without a wait.
+        `show` must not wait.
         """
         with self._lock:
             _, wait = self._find(name)

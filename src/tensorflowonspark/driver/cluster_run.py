@@ -77,10 +77,7 @@ class ClusterRun:
     def start(self, held: FeedRequest | None = None) -> None:
         """Bring all nodes up; return when their programs start.
 
-        Parameters
-        ----------
-        held : FeedRequest, optional
-            The first feed, if the tasks that hold the nodes feed them. It ends when the programs have all rows.
+        With `held`, the tasks that hold the nodes feed the first feed. It ends when the programs have all rows.
         """
         if self._attempt.started:
             raise ClusterError("the cluster was started before: make a new one")

@@ -26,15 +26,7 @@ def describe_state(attempt: ClusterAttempt) -> str:
 
 
 def cluster_html(attempt: ClusterAttempt, dashboard_url: str | None = None) -> str:
-    """Return a table of the nodes, with the state and progress of each at this moment.
-
-    Parameters
-    ----------
-    attempt : ClusterAttempt
-        The current start of the cluster.
-    dashboard_url : str, optional
-        The URL of its page.
-    """
+    """Return a table of the nodes, with the state and progress of each at this moment."""
     title = f"{attempt.monitor.roster.spec}, {describe_state(attempt)}"
     lines = [f"<div><strong>TensorFlow cluster</strong>: {escape(title)}"]
     for name, url in {"dashboard": dashboard_url, "TensorBoard": attempt.monitor.roster.tensorboard_url}.items():

@@ -53,19 +53,7 @@ class _RemoteRun:
 def run_remotely(spark: "SparkSession", config: ClusterConfig, feed: FeedRequest | None) -> Results:
     """Run a cluster to its end; return what its programs returned, by the node's name.
 
-    Parameters
-    ----------
-    spark : SparkSession
-        A session of Spark Connect.
-    config : ClusterConfig
-        The cluster's configuration.
-    feed : FeedRequest or None
-        What the tasks feed to their nodes.
-
-    Raises
-    ------
-    ClusterError
-        As `run` does.
+    The errors are those of `run`.
     """
     size = len(config.spec.roles)
     if feed is None:
@@ -118,14 +106,7 @@ class _StageBackend(Backend, Stage):
     All tasks run already, so it has the slots that are asked for. The end of an executor ends the stage, and with it
     the cluster; the client receives Spark's error. No process of this cluster can start a job.
 
-    Parameters
-    ----------
-    host : str
-        This executor's address.
-    hadoop : dict
-        The client's settings of file systems.
-    tls : bool
-        Whether Spark's settings ask for encrypted connections.
+    `hadoop` has the client's settings of file systems; `tls` is what Spark's settings ask for.
     """
 
     def __init__(self, host: str, hadoop: dict[str, str], tls: bool) -> None:

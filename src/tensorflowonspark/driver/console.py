@@ -30,11 +30,6 @@ _hinted: list[bool] = []  # whether this process has shown that it does not show
 def parse_level(level: int | str) -> int:
     """Return the number of a logging level that is given by number or name.
 
-    Raises
-    ------
-    SpecError
-        If there is no such level.
-
     Examples
     --------
     >>> parse_level("warning")
@@ -51,10 +46,7 @@ def parse_level(level: int | str) -> int:
 def parse_show(show: str, spec: ClusterSpec) -> str | None:
     """Return the name of the node all of whose lines are shown; ``"none"`` for no node, None for every node.
 
-    Raises
-    ------
-    SpecError
-        If the cluster has no such node, even with the most workers.
+    A node that the cluster does not have, even with the most workers, is refused.
 
     Examples
     --------
@@ -73,32 +65,10 @@ class ConsoleReporter:
     Each line is a record of the logger ``tensorflowonspark.nodes``, at the level that the line shows. If the program
     has not set up logging, lines go to standard error. `CONSOLE` writes all of it.
 
-    Parameters
-    ----------
-    bar : bool, optional
-        Whether to draw the bar; by default if the stream is a terminal, or this is a notebook.
-    stream : file, optional
-        The stream of the bar, and of lines without logging; by default standard error.
-    show : str, optional
-        The only node whose lines are all shown; by default those of all are. Of other nodes, only warnings are shown
-        that are new.
-    log_dir : str, optional
-        A directory in which the lines of each node are also written; it is made if there is none.
-    log_format : {"text", "json"}
-        The form of the lines.
-    log_level : int
-        Epochs are shown if it is INFO at most.
-    chief : str
-        The name of the node with the chief's duties.
-    hadoop : callable, optional
-        Returns the settings by which `log_dir` is reached.
-    about : mapping, optional
-        What identifies the cluster among others that run at the same time, as ``{"trial": 3}``.
-
-    Raises
-    ------
-    SpecError
-        If the directory can't be written to.
+    Without `bar` it is drawn on a terminal and in a notebook; `stream` is its own, by default standard error. Of nodes
+    that are not to be shown, only new warnings are. Epochs are shown up to the level INFO. `hadoop` returns the
+    settings by which `log_dir` is reached, and `about` identifies the cluster among others that run at the same time,
+    as ``{"trial": 3}``. A directory that can't be written to is refused (`SpecError`).
     """
 
     def __init__(  # noqa: PLR0913 - settings that are named at the call

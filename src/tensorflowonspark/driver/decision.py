@@ -17,18 +17,10 @@ _OF_PROGRAMS = (FailureKind.RAISED.name.lower(), FailureKind.PEER_LOST.name.lowe
 
 @dataclass(frozen=True)
 class Failure:
-    """The failure of a node, or of an attempt.
+    """The failure of a node, or of an attempt."""
 
-    Attributes
-    ----------
-    cause : str
-        That of a `NodeError`, or that not all nodes came up, or that there were too few slots.
-    preempted : bool or None
-        Whether the node's executor was decommissioned by Spark, or taken by the cluster manager. None if that is not
-        known yet: a restart is then decided on as soon as it is.
-    """
-
-    cause: str
+    cause: str  # that of a `NodeError`, or that not all nodes came up, or that there were too few slots
+    # Its executor was decommissioned or taken; None: not known yet, and the restart decided on as soon as it is.
     preempted: bool | None = False
 
     @classmethod
@@ -43,16 +35,10 @@ class Failure:
 
 @dataclass(frozen=True)
 class Used:
-    """How often a node, or all, were started again.
+    """How often a node, or all, were started again."""
 
-    Attributes
-    ----------
-    restarts, preemptions : int
-        The numbers that count as `RestartPolicy.max_restarts`, and as `RestartPolicy.max_preemptions`.
-    """
-
-    restarts: int = 0
-    preemptions: int = 0
+    restarts: int = 0  # these count as `RestartPolicy.max_restarts`
+    preemptions: int = 0  # and these as `RestartPolicy.max_preemptions`
 
     def add(self, decision: "Replace | Restart") -> "Used":
         """Return the numbers with a further restart."""
@@ -75,65 +61,30 @@ class Used:
 
 @dataclass(frozen=True)
 class Running:
-    """What is known when a node fails while the others run.
-
-    Attributes
-    ----------
-    policy : RestartPolicy
-        The cluster's.
-    used : Used
-        The restarts of this node alone.
-    complete : bool
-        Whether all nodes have registered; from then on one can be started again alone.
-    placeable : bool
-        Whether it can be placed: not if that has just failed.
-    serves : bool or None
-        With parameter servers, whether it is a worker that serves, or did before it was started again.
-    fed : int
-        How many nodes are fed, this one included.
-    rounds : tuple of int, optional
-        How many other workers take part in rounds of local SGD with it, and how many must.
-    chief : bool
-        Whether it is the chief.
-    returned, answering : bool
-        Whether its program has returned, and whether it answers inference.
-    replaceable : bool
-        Whether others answer inference as it does, and no program needs it any more: all have returned.
-    """
+    """What is known when a node fails while the others run."""
 
     policy: RestartPolicy
-    used: Used = Used()
-    complete: bool = True
-    placeable: bool = True
-    serves: bool | None = None
-    fed: int = 2
+    used: Used = Used()  # restarts of this node alone
+    complete: bool = True  # all nodes have registered; from then on one can be started again alone
+    placeable: bool = True  # not if its placing has just failed
+    serves: bool | None = None  # with parameter servers: it is a worker that serves, or did before it was started again
+    fed: int = 2  # nodes, this one included
+    # The other workers in rounds of local SGD with it, and how many there must be.
     rounds: tuple[int, int] | None = None
     chief: bool = False
     returned: bool = False
     answering: bool = False
-    replaceable: bool = False
+    replaceable: bool = False  # others answer inference as it does, and all programs have returned
 
 
 @dataclass(frozen=True)
 class Ended:
-    """What is known when an attempt has ended with an error.
-
-    Attributes
-    ----------
-    policy : RestartPolicy
-        The cluster's.
-    used : Used
-        The restarts of all nodes.
-    alone : bool
-        Whether any node would have been started again alone, as often as the policy allows.
-    rows_again : bool
-        Whether the rows that the programs need come again: those of a stream do not.
-    """
+    """What is known when an attempt has ended with an error."""
 
     policy: RestartPolicy
-    used: Used = Used()
-    alone: bool = False
-    rows_again: bool = True
+    used: Used = Used()  # restarts of all nodes
+    alone: bool = False  # any node would have been started again alone, as often as the policy allows
+    rows_again: bool = True  # the rows that the programs need come again: those of a stream do not
 
 
 @dataclass(frozen=True)
@@ -143,57 +94,32 @@ class Keep:
 
 @dataclass(frozen=True)
 class Replace:
-    """Start the node again alone, while the others continue.
+    """Start the node again alone, while the others continue."""
 
-    Attributes
-    ----------
-    delay : float
-        Seconds to wait before.
-    preemption : bool
-        Whether it counts as a restart after a preemption.
-    """
-
-    delay: float
-    preemption: bool = False
+    delay: float  # seconds to wait before
+    preemption: bool = False  # it counts as a restart after a preemption
 
 
 @dataclass(frozen=True)
 class Lose:
-    """Go on without the node.
+    """Go on without the node."""
 
-    Attributes
-    ----------
-    note : str
-        Why it is not started again, for messages; empty unless it was before.
-    """
-
+    # Why it is not started again, for messages; empty unless it was before.
     note: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True)
 class EndAttempt:
-    """End the attempt; its root cause is decided on when that is certain.
+    """End the attempt; its root cause is decided on when that is certain."""
 
-    Attributes
-    ----------
-    note : str
-        As of `Lose`.
-    """
-
-    note: str = field(default="", compare=False)
+    note: str = field(default="", compare=False)  # as of `Lose`
 
 
 @dataclass(frozen=True)
 class Restart:
-    """Start all nodes again.
+    """Start all nodes again."""
 
-    Attributes
-    ----------
-    delay, preemption
-        As of `Replace`.
-    """
-
-    delay: float
+    delay: float  # as of `Replace`
     preemption: bool = False
 
 
@@ -217,15 +143,7 @@ Decision = Keep | Replace | Lose | EndAttempt | Restart | Raise
 
 
 def decide(state: Running | Ended, failure: Failure) -> Decision:
-    """Return what happens after a failure.
-
-    Parameters
-    ----------
-    state : Running or Ended
-        What is known: of the node, while the others run; of the attempt, when it has ended.
-    failure : Failure
-        The failure.
-    """
+    """Return what happens after a failure."""
     return _while_running(state, failure) if isinstance(state, Running) else _at_end(state, failure)
 
 

@@ -42,19 +42,8 @@ _INSTALL = "install it there, set PYSPARK_PYTHON to a Python that has it, or shi
 def examine_executors(spark: "SparkSession", *, fabric: bool = False) -> list[ExecutorEnvironment]:
     """Return the environment of each executor, by host, from a job of one task for each slot.
 
-    Parameters
-    ----------
-    spark : SparkSession
-        A session that runs nothing else.
-    fabric : bool
-        Whether to find what connects GPUs.
-
-    Raises
-    ------
-    SlotsError
-        If there is no executor within two minutes.
-    RequirementError
-        If Spark can't run a Python task on the executors.
+    The session must run nothing else. Without an executor within two minutes it raises `SlotsError`; where Spark can't
+    run a Python task, `RequirementError`. With `fabric` it finds what connects GPUs.
     """
     context = spark.sparkContext
     slots = _slots(spark)
@@ -78,19 +67,8 @@ def examine_executors(spark: "SparkSession", *, fabric: bool = False) -> list[Ex
 def closed_between(spark: "SparkSession", ports: str | None = None) -> list[str]:
     """Return a line for each port of an executor to which another one can't connect, or send large packets.
 
-    Parameters
-    ----------
-    spark : SparkSession
-        A session that runs nothing else, without dynamic allocation.
-    ports : str, optional
-        As of `port_range`, whose first and last free ones are tried.
-
-    Raises
-    ------
-    SpecError
-        If they have another form.
-    RequirementError
-        If Spark can't run the tasks.
+    The session must run nothing else, without dynamic allocation. Of the ports, in the form of `port_range`, the first
+    and the last free one are tried. Where Spark can't run the tasks it raises `RequirementError`.
     """
     port_range(ports)
     slots = count_slots(spark.sparkContext)
@@ -162,13 +140,6 @@ def _job_problem(error: Exception) -> str:
 
 def problems_of(own: ExecutorEnvironment, executors: Sequence[ExecutorEnvironment]) -> list[str]:
     """Return a line for each problem of the executors, with the hosts that have it and what to do.
-
-    Parameters
-    ----------
-    own : ExecutorEnvironment
-        That of the driver, with whose versions those of the executors are compared.
-    executors : sequence of ExecutorEnvironment
-        Those of the executors.
 
     Examples
     --------

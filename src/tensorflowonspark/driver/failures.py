@@ -22,17 +22,8 @@ _TASK = re.compile(r"/job:(\w+)/replica:\d+/task:(\d+)")  # in errors of TensorF
 class Failures:
     """The failures of one cluster's nodes; all methods are called under the lock of their states.
 
-    Parameters
-    ----------
-    roster : Roster
-        The nodes.
-    conclude : callable
-        Called when the root cause is certain.
-    later : callable
-        Takes seconds, and a function to call after these.
-    awaits_executors : bool
-        Whether an exception of a program waits for the end of its executor, of which it may be a consequence. It does
-        if a restart follows after that, and none after an exception.
+    With `awaits_executors`, an exception of a program waits for the end of its executor, of which it may be a
+    consequence. This is so where a restart follows after that, and none after an exception.
     """
 
     def __init__(

@@ -30,14 +30,7 @@ def find_hung(nodes: Sequence[Node], trainers: Sequence[Node], feed: int | None)
 
     A node that trains with no other hangs if it is idle and does not answer.
 
-    Parameters
-    ----------
-    nodes : sequence of Node
-        All nodes that are idle, or more.
-    trainers : sequence of Node
-        Those that train together.
-    feed : int or None
-        The number of the current feed, if there is one.
+    Of `nodes`, all that are idle, `trainers` are those that train together.
     """
     frozen = [(node, node.idle) for node in nodes if node.idle and node.idle.where is None and not node.returned]
     if frozen:

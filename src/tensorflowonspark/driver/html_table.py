@@ -7,15 +7,7 @@ _CELL = "text-align:left;padding:0.2em 1em 0.2em 0;border-bottom:1px solid curre
 
 
 def html_table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    """Return a table.
-
-    Parameters
-    ----------
-    head : iterable of str
-        The titles of its columns, as text.
-    rows : iterable of iterables of str
-        The cells of each row, as HTML.
-    """
+    """Return a table: its titles are texts, its cells HTML."""
     lines = [_row("th", map(escape, head)), *(_row("td", row) for row in rows)]
     return "".join(['<table style="border-collapse:collapse;background:none">', *lines, "</table>"])
 

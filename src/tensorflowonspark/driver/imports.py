@@ -22,17 +22,11 @@ _OF_LOGS = "TF_CPP_"  # the variables that only change what TensorFlow logs
 
 
 def expect_imports(config: ClusterConfig, function: Any) -> ClusterConfig:
-    """Return a configuration that says what its program is expected to import.
+    """Return a configuration that has what its program is expected to import.
 
     A program that names a variable which libraries read when they are imported may set it before: its nodes are not
-    forked from a process that has imported them already.
-
-    Parameters
-    ----------
-    config : ClusterConfig
-        With the pickled program.
-    function : object
-        The program's function, whose pickle has no more than its name if it is a module's.
+    forked from a process that has imported them already. A function of a module is looked up there: its pickle has no
+    more than its name.
 
     Examples
     --------

@@ -29,17 +29,9 @@ _LOOK_SECONDS = 1.0
 class Inbox:
     """Events, timers, and the threads that wait for what they change.
 
-    Parameters
-    ----------
-    on_error : callable
-        Takes the exception of an event.
-
-    Attributes
-    ----------
-    lock : RLock
-        Held during events. It is entered by ``with`` alone: a signal in a method in Python would leave it locked. It
-        has an owner for the sake of signals too: while the main thread reads the state, the user's handler of one may
-        end the cluster, and wait for that.
+    The lock is held during events. It is entered by ``with`` alone: a signal in a method in Python would leave it
+    locked. It has an owner for the sake of signals too: while the main thread reads the state, the user's handler of
+    one may end the cluster, and wait for that.
     """
 
     def __init__(self, on_error: Callable[[Exception], None]) -> None:

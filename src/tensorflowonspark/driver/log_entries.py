@@ -22,31 +22,18 @@ _LEVELS = {"failure": logging.ERROR, "restart": logging.WARNING, "node_restart":
 class LogEntry:
     """A line that a node printed, or something that happened to the cluster.
 
-    Attributes
-    ----------
-    time : float
-        When it reached the driver, in seconds since 1970.
-    level : int
-        Its logging level.
-    message : str
-        The line.
-    node, host : str or None
-        Where it comes from; None for the cluster as a whole.
-    fields : mapping
-        What else is known of it, as ``event``.
-
     Examples
     --------
     >>> LogEntry(0.0, logging.INFO, "hello", "worker:1", "h7", {"trial": 3}).extra
     {'node': 'worker:1', 'host': 'h7', 'trial': 3}
     """
 
-    time: float
+    time: float  # seconds since 1970 at which it reached the driver
     level: int
     message: str
-    node: str | None = None
+    node: str | None = None  # None, as the host: it is about the cluster
     host: str | None = None
-    fields: Mapping[str, Any] = field(default_factory=dict)
+    fields: Mapping[str, Any] = field(default_factory=dict)  # what else is known of it, as ``event``
 
     @property
     def moment(self) -> str:
@@ -99,12 +86,7 @@ class JsonFormatter(logging.Formatter):
 def entry_of_epoch(epoch: EpochMetrics, rows_per_second: float | None = None) -> LogEntry:
     """Return the entry of an epoch that has ended.
 
-    Parameters
-    ----------
-    epoch : EpochMetrics
-        The epoch, which counts from 0; readers count from 1, as Keras does.
-    rows_per_second : float, optional
-        Of all nodes.
+    Epochs count from 0, and for readers from 1, as Keras does. The rows are those of all nodes.
 
     Examples
     --------

@@ -53,19 +53,8 @@ def _numbers(names: Sequence[str]) -> dict[str, int]:
 class LogFiles:
     """Writes the output of each node to files of its own, in a thread.
 
-    Parameters
-    ----------
-    directory : str
-        A local path or a URL, which is created if there is none.
-    as_json : bool
-        Whether each line is an object of JSON.
-    hadoop : callable, optional
-        Returns the settings by which a URL is reached.
-
-    Raises
-    ------
-    SpecError
-        If the directory can't be written to.
+    The directory is a local path or a URL; `hadoop` returns the settings by which a URL is reached. One that can't be
+    written to raises `SpecError`.
     """
 
     def __init__(
@@ -185,10 +174,7 @@ def is_remote_directory(directory: str) -> bool:
 def check_log_dir(directory: str) -> str:
     """Return the absolute path or the URL of a directory, which is made if there is none.
 
-    Raises
-    ------
-    SpecError
-        If it can't be written to.
+    If it can't be written to, it raises `SpecError`.
     """
     given = os.fspath(directory)
     if not given:

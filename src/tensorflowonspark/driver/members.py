@@ -15,14 +15,8 @@ from tensorflowonspark.transport import Channel
 class Membership:
     """The members of one cluster; called under the lock of the nodes' states.
 
-    Parameters
-    ----------
-    roster : Roster
-        The nodes.
-    cluster : str
-        The cluster's id; a `Register` for another one is refused.
-    admits : callable
-        Returns whether nodes are still admitted: the cluster has neither failed nor ended.
+    A `Register` with another id than the cluster's is refused, and any one once `admits` returns False: the cluster has
+    failed or ended.
     """
 
     def __init__(self, roster: Roster, cluster: str, admits: Callable[[], bool]) -> None:
@@ -60,10 +54,8 @@ class Membership:
     def admit(self, node: Node, request: Register, channel: Channel) -> bool:
         """Admit a supervisor, and send the addresses that its node, and the others, do not have yet.
 
-        Returns
-        -------
-        bool
-            False if the node has a supervisor. A second one is of a stage that Spark repeats, whose cluster has failed.
+        It returns False if the node has a supervisor: a second one is of a stage that Spark repeats, whose cluster has
+        failed.
         """
         if not self._admits() or node.state not in (NodeState.AWAITED, NodeState.RESTARTING):
             return False

@@ -181,12 +181,8 @@ class Monitor:
     def wait(self, until: Callable[[], bool], seconds: float | None = None) -> bool:
         """Wait for a condition; return whether it holds, at the latest when the time is over.
 
-        Raises
-        ------
-        NodeError
-            As soon as a node has failed.
-        ClusterError
-            If the cluster was shut down meanwhile.
+        It raises the `NodeError` as soon as a node has failed, and `ClusterError` if the cluster was shut down
+        meanwhile.
         """
 
         def over() -> bool:

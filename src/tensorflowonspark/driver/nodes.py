@@ -174,11 +174,6 @@ class Roster:
 
     Each message of each node asks for some of them. What these requests need is counted when it changes: a scan of all
     nodes for each would take time that grows with the square of their number.
-
-    Parameters
-    ----------
-    spec : ClusterSpec
-        Their numbers by job.
     """
 
     def __init__(self, spec: ClusterSpec) -> None:
@@ -255,10 +250,7 @@ class Roster:
     def readers(self) -> list[Node]:
         """Return the nodes whose programs read the feeds: with a ParameterServerStrategy the chief, for all workers.
 
-        Raises
-        ------
-        FeedError
-            If workers serve and there is no chief.
+        If workers serve and there is no chief, it raises `FeedError`.
         """
         serving = [str(node.role) for node in self.fed() if node.serving]
         if not serving:

@@ -32,10 +32,7 @@ _INTERFACES = "NCCL_SOCKET_IFNAME"
 def deserialize_result(node: Node) -> Any:
     """Return what the program returned on a node.
 
-    Raises
-    ------
-    ClusterError
-        If it can't be deserialized in the driver.
+    A result that can't be deserialized here is a `ClusterError`.
     """
     try:
         return pickle.loads(node.result)
@@ -49,10 +46,7 @@ def deserialize_result(node: Node) -> Any:
 def configure(program: bytes, settings: Mapping[str, Any]) -> ClusterConfig:
     """Return the configuration that the processes of a cluster receive, from the settings that a user gives.
 
-    Raises
-    ------
-    SpecError
-        If a setting can't be right.
+    A setting that can't be right is refused (`SpecError`).
 
     Examples
     --------
@@ -90,14 +84,7 @@ def node_variables(
 ) -> dict[str, str]:
     """Return the environment variables for the nodes: the driver's for communication, and those of the user.
 
-    Parameters
-    ----------
-    driver : mapping
-        The driver's environment.
-    requested : mapping, optional
-        The user's variables for the nodes.
-    network_interface : str, optional
-        The interface that the user has asked for, in place of one that the driver's environment names.
+    The interface that the user has asked for counts in place of one that the driver's environment names.
 
     Examples
     --------
@@ -126,17 +113,9 @@ def program_name(function: Program) -> str:
 def serialize_program(function: Program, args: Any) -> bytes:
     """Return a pickled pair of a function of ``(args, ctx)`` and its first argument.
 
-    Parameters
-    ----------
-    function : callable, path-like or Script
-        A function of no parameter, of ``ctx``, or of ``args`` and ``ctx``; or a script.
-    args : object
-        The first argument, None unless the function takes it; or the command line of a script that is a path.
-
-    Raises
-    ------
-    SpecError
-        If the function has other parameters, the script can't be run, or the program does not pickle.
+    `args` is the first argument, None unless the function takes it; or the command line of a script that is a path. A
+    function with other parameters, a script that can't be run and a program that does not pickle are refused
+    (`SpecError`).
     """
     if isinstance(function, (str, os.PathLike)):
         function, args = read_script(function, args), None

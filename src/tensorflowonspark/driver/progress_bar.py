@@ -13,13 +13,7 @@ from tensorflowonspark.terminal import CONSOLE, in_notebook
 
 
 class ProgressBar:
-    """One bar, which begins anew with each epoch. Its methods are called in the thread of the console.
-
-    Parameters
-    ----------
-    loss : callable
-        Returns the present loss, if it is known.
-    """
+    """One bar, which begins anew with each epoch. Its methods are called in the thread of the console."""
 
     def __init__(self, loss: Callable[[], float | None]) -> None:
         self._loss = loss
@@ -29,12 +23,7 @@ class ProgressBar:
     def draw(self, now: Progress, stream: Any) -> None:
         """Show the progress of a node.
 
-        Parameters
-        ----------
-        now : Progress
-            The steps of an epoch; without their number the rows are a stream, which has no known end.
-        stream : file
-            The terminal.
+        Without the number of steps the rows are a stream, which has no known end.
         """
         if self._bar is not None and (self._bar.total is None) is not (not now.steps):
             self.close()

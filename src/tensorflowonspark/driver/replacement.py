@@ -50,16 +50,7 @@ class Replacements:
     def start(self, node: Node, failure: Failed, channel: Channel | None, executor: str) -> None:
         """Start a node again that has failed, when its former process has ended; return at once.
 
-        Parameters
-        ----------
-        node : Node
-            The node.
-        failure : Failed
-            How it has failed.
-        channel : Channel or None
-            Of its former process.
-        executor : str
-            Spark's id of its former executor.
+        The channel and the executor are those of the former process.
         """
         Thread(target=self._start, args=(node, node.restarts, channel, failure, executor), daemon=True).start()
 

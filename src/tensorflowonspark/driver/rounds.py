@@ -66,17 +66,7 @@ class _Exchange:
 
 
 class Rounds:
-    """The rounds of one cluster's workers; all methods are called in events of the monitor.
-
-    Parameters
-    ----------
-    send : callable
-        Takes a node's number and a message for it.
-    workers : callable
-        Returns the workers that are not lost.
-    later : callable
-        Takes seconds, and a function to call after these.
-    """
+    """The rounds of one cluster's workers; all methods are called in events of the monitor."""
 
     def __init__(self, send: Send, workers: Callable[[], Sequence[Node]], later: Later) -> None:
         self._send = send

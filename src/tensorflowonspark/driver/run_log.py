@@ -35,16 +35,8 @@ _lock = Lock()
 class RunLog:
     """Sends entries to an MLflow run, in a thread of its own.
 
-    Parameters
-    ----------
-    client : mlflow.MlflowClient
-        The client of the run's server.
-    run_id : str
-        The run.
-    uri : str
-        The address of its server, or its database.
-    prefix : str
-        The begin of every name; empty for the first cluster of a run.
+    Names begin with the prefix, which is empty for the first cluster of a run; `uri` is the address of its server, or
+    its database.
     """
 
     def __init__(self, client: Any, run_id: str, uri: str, prefix: str = "") -> None:
@@ -128,19 +120,7 @@ class RunLog:
     def call(self, what: str, seconds: float, act: Callable[[], object]) -> bool:
         """Call a function that sends something large; wait at most so many seconds, then leave it to a thread.
 
-        Parameters
-        ----------
-        what : str
-            What it sends.
-        seconds : float
-            The bound.
-        act : callable
-            The function.
-
-        Returns
-        -------
-        bool
-            Whether it was sent.
+        It returns whether it was sent.
         """
         sent: list[object] = []
         self.put(lambda: sent.append(act()), f"{what}: ")

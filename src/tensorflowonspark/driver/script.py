@@ -28,25 +28,10 @@ def read_script(
 ) -> Script:
     """Return a script with the files that it needs.
 
-    Parameters
-    ----------
-    path : path-like or str
-        The file; or the module's name, as after ``python -m``.
-    arguments : sequence of str, optional
-        Its command line.
-    module : bool
-        Whether `path` is a module's name.
-    working_dir : path-like, optional
-        A directory of which each node gets a copy to work in; the script is in it. Without one, nodes get the script
-        and the modules beside it that it imports, and work in this process's directory where it exists.
-    files : iterable of path-like
-        More files, which the nodes find in their working directory, by their names.
-
-    Raises
-    ------
-    SpecError
-        If there is no such file, it is no Python, an argument is no string, two files have one name, or the files can't
-        be read or are too large.
+    With `module`, the path is a module's name. With `working_dir`, in which the script is, each node gets a copy of it
+    to work in. Without one, nodes get the script and the modules beside it that it imports, and work in this process's
+    directory where it exists. The nodes find more `files` in their working directory, by their names. What is missing,
+    no Python, too large or ambiguous is refused (`SpecError`).
 
     Examples
     --------
@@ -171,17 +156,8 @@ def _no_python(error: SyntaxError, file: Path | None = None) -> SpecError:
 class _Finder(ModuleFinder):
     """Finds the modules that a program imports in one directory; directories without an ``__init__.py`` are packages.
 
-    Parameters
-    ----------
-    root : Path
-        The directory.
-    needed : collection of str
-        The modules without which the program can't run.
-
-    Attributes
-    ----------
-    files : dict of Path to None
-        What was found, in order; modules that can't be compiled too, since the program may do without them.
+    Without the `needed` modules the program can't run; it may do without others, which are found too if they can't be
+    compiled.
     """
 
     def __init__(self, root: Path, needed: Collection[str]) -> None:

@@ -18,15 +18,7 @@ _WHY_NOT = {
 
 
 class StackCollection:
-    """Requests the stacks of nodes, and collects the answers.
-
-    Parameters
-    ----------
-    roster : Roster
-        The nodes.
-    wait : callable
-        Waits for a condition on their state, which is called under the lock of that, for some seconds.
-    """
+    """Requests the stacks of nodes, and collects the answers."""
 
     def __init__(self, roster: Roster, wait: Callable[[Callable[[], bool], float], bool]) -> None:
         self._roster = roster
@@ -41,12 +33,7 @@ class StackCollection:
     def collect(self, name: str = "", seconds: float = _SECONDS) -> str:
         """Return the stacks as a text, without secrets; of nodes that send none it has the reasons.
 
-        Parameters
-        ----------
-        name : str
-            The node, as ``worker:0``; by default all.
-        seconds : float
-            How long the answers are waited for.
+        By default these are the stacks of all nodes.
         """
         number, begin = next(self._numbers), time.monotonic()
         answers = self._answers[number] = {}

@@ -19,21 +19,11 @@ _WAITS = ("waiting_for_rows", "waiting_for_workers")
 
 @dataclass
 class Fit:
-    """What an estimator adds to the log of the cluster that it starts.
-
-    Attributes
-    ----------
-    parameters : mapping
-        Its params.
-    log : RunLog or None
-        The log that the cluster has used, once it was started.
-    epochs : int
-        The number of epochs that were logged.
-    """
+    """What an estimator adds to the log of the cluster that it starts."""
 
     parameters: Mapping[str, Any]
-    log: RunLog | None = None
-    epochs: int = 0
+    log: RunLog | None = None  # that the cluster has used, once it was started
+    epochs: int = 0  # that were logged
 
 
 _fit: ContextVar[Fit | None] = ContextVar("tensorflowonspark_fit", default=None)
@@ -58,18 +48,7 @@ def track(
 ) -> None:
     """Log a cluster that is about to start to the run that is active in this thread, if there is one.
 
-    Parameters
-    ----------
-    store : MetricsStore
-        Its metrics.
-    args : object
-        The program's arguments: the plain entries of a mapping are logged.
-    master : str or None
-        Spark's master.
-    spec : callable
-        Returns the nodes by job.
-    save_report : callable
-        Writes the report to a path.
+    Of the program's arguments the plain entries of a mapping are logged.
     """
     log = open_log()
     if log is None:

@@ -52,12 +52,9 @@ def start_supervisor(
 def supervisor_environment(*, initial: bool = False) -> dict[str, str]:
     """Return the environment for a supervisor: that of this process, and its module search path.
 
-    Parameters
-    ----------
-    initial : bool
-        Whether to take the variables with which this process was started (on Linux). A task of Spark does so, since its
-        Python worker has run other tasks: what these have changed, as by an import of TensorFlow, would make its node
-        differ from the executor's fork server.
+    With `initial`, it takes the variables with which this process was started (on Linux). A task of Spark does so,
+    since its Python worker has run other tasks: what these have changed, as by an import of TensorFlow, would make its
+    node differ from the executor's fork server.
     """
     variables = dict(os.environ)
     if initial:

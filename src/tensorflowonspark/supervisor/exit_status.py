@@ -63,16 +63,9 @@ def explain(
 ) -> tuple[FailureKind, str, str]:
     """Return kind, reason and advice for the end of a node's process.
 
-    Parameters
-    ----------
-    exit_code : int
-        As of ``subprocess``: negative for the signal that ended the process; or `UNKNOWN_EXIT`.
-    memory_kills : int
-        Processes of the same control group that were killed for memory while the node ran.
-    returned : bool
-        Whether the node's program had returned; its process stays for its peers and for inference.
-    output : str
-        The last lines that it printed.
+    The exit code is as of ``subprocess``, negative for the signal that ended the process, or `UNKNOWN_EXIT`. Memory
+    kills are of processes of the same control group, while the node ran. A node that has `returned` stays for its peers
+    and for inference.
 
     Examples
     --------

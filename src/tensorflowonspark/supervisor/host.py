@@ -98,16 +98,8 @@ def find_interface(wanted: str) -> Interface:
 
     Addresses of IPv4 come before those of IPv6, and those that are valid on one link alone are none.
 
-    Parameters
-    ----------
-    wanted : str
-        The name of an interface, a pattern of names as ``ib*``, or a network that contains its address, as
-        ``10.1.0.0/16``.
-
-    Raises
-    ------
-    LookupError
-        If there is none; the error names those that exist.
+    It is wanted by its name, a pattern of names as ``ib*``, or a network that contains its address, as ``10.1.0.0/16``.
+    If there is none, it raises `LookupError`, which names those that exist.
 
     Examples
     --------
@@ -158,19 +150,9 @@ def reserve_port(wanted: int = 0, ports: str | None = None) -> socket.socket:
     ``SO_REUSEPORT`` (TensorFlow does with ``TF_GRPC_REUSE_PORT=1``, which the node's environment sets) and belong to
     one user; connections go to the one that listens. The socket must stay open until the node ends.
 
-    Parameters
-    ----------
-    wanted : int
-        The port; by default ``TENSORFLOW_PORT``, or else a free one.
-    ports : str, optional
-        Those from which a free one is taken, as of `port_range`.
-
-    Raises
-    ------
-    OSError
-        If the wanted port is in use, for example by another node of this host, or no port is free.
-    SpecError
-        If the variable ``TFOS_PORTS`` is no range of ports.
+    The wanted port is by default ``TENSORFLOW_PORT``, or else a free one of the ports, in the form of `port_range`. If
+    the wanted one is in use, for example by another node of this host, or no port is free, it raises `OSError`; if the
+    variable ``TFOS_PORTS`` is no range of ports, `SpecError`.
 
     Examples
     --------

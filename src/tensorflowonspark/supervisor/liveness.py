@@ -37,25 +37,12 @@ _DISK_CHECKS = 3  # consecutive ones that find a thread waiting for a disk until
 class LivenessMonitor:
     """Monitors the process of a node.
 
-    Parameters
-    ----------
-    pid : int
-        The process.
-    timeout : float
-        Seconds without activity after which it is reported.
-    request : callable
-        Requests the status of the node, which is passed to `receive`.
-    gpus : sequence of str
-        The node's GPUs.
-
-    Attributes
-    ----------
-    usage : NodeUsage or None
-        What the process and its descendants used at the last check.
+    A process without activity for so many seconds is reported. `request` requests the status of the node, which is
+    passed to `receive`.
     """
 
     def __init__(self, pid: int, timeout: float, request: Callable[[], None], gpus: Sequence[str] = ()) -> None:
-        self.usage: NodeUsage | None = None
+        self.usage: NodeUsage | None = None  # of the process and its descendants at the last check
         self._meter = UsageMeter(pid, gpus)
         self._pid = pid
         self._timeout = timeout

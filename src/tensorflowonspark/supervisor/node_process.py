@@ -31,26 +31,8 @@ _CONTAINER_LIMIT = Path("/sys/fs/cgroup/cpu.max")  # microseconds, or "max", of 
 class NodeProcess:
     """Starts the process of a node and, with `close`, removes all that it leaves.
 
-    Parameters
-    ----------
-    assignment : NodeAssignment
-        The node.
-    on_lines : callable
-        Called with the lines that the node prints, in a thread.
-
-    Attributes
-    ----------
-    pipe : Connection
-        The pipe to the node.
-    private : str
-        The node's private directory.
-    liveness : LivenessMonitor
-        Of the process.
-
-    Raises
-    ------
-    OSError, RuntimeError
-        If the process can't be started; nothing is left of it.
+    `on_lines` is called with the lines that the node prints, in a thread. If the process can't be started, it raises
+    `OSError` or `RuntimeError`, and nothing is left of it.
     """
 
     def __init__(self, assignment: NodeAssignment, on_lines: Callable[[tuple[str, ...]], None]) -> None:
@@ -194,12 +176,7 @@ def node_environment(inherited: Mapping[str, str], requested: Mapping[str, str],
 
     What MLflow has there to log as the user is left out too: only the driver logs.
 
-    Parameters
-    ----------
-    inherited, requested : mapping
-        The executor's variables, and those for the nodes.
-    interface : str
-        The network interface that the libraries for communication are to use; empty if they choose.
+    Without an interface, the libraries for communication choose one.
     """
     environment = {name: value for name, value in inherited.items() if "SECRET" not in name}
     for name in [name for name in environment if name.startswith("MLFLOW_")]:

@@ -14,11 +14,8 @@ _MOST_WAITING = 100  # messages, beyond which a thread waits that can
 class Outbox:
     """Writes messages in their order, without a wait for whoever sends them.
 
-    Parameters
-    ----------
-    write : callable
-        Writes a message, and raises `OSError` if the other side has ended, which is noticed elsewhere; what else it
-        raises, the next `send` does.
+    If the other side has ended, `write` raises `OSError`, which is noticed elsewhere; what else it raises, the next
+    `send` does.
     """
 
     def __init__(self, write: Callable[[object], None]) -> None:

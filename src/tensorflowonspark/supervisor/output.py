@@ -57,18 +57,9 @@ def _log_file() -> Iterator[Any]:
 class Output:
     """Reads a node's output in a thread until its end.
 
-    Parameters
-    ----------
-    descriptor : int
-        The reading end of the pipe that is the node's standard output and standard error.
-    name : str
-        The node's name, a prefix of each line in the executor's log.
-    level : int
-        Lines of lower logging levels are not forwarded.
-    echo : bool
-        Whether lines are also written to this process's standard error, which is the executor's log.
-    on_lines : callable
-        Called with tuples of lines, in a thread.
+    The descriptor is the reading end of the pipe that is the node's standard output and standard error. The name is a
+    prefix of each line in the executor's log, to which lines go with `echo`. Lines of lower levels are not forwarded.
+    `on_lines` is called with tuples of lines, in the thread.
     """
 
     def __init__(

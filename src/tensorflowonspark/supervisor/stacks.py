@@ -19,15 +19,7 @@ _HELD = "The node could not send its stacks: native code holds Python's lock. Th
 
 
 class StackRequests:
-    """Answers the driver's requests for the stacks of a node, each in a thread of its own.
-
-    Parameters
-    ----------
-    node : NodeProcess
-        The node.
-    send : callable
-        Sends a message to the driver.
-    """
+    """Answers the driver's requests for the stacks of a node, each in a thread of its own."""
 
     def __init__(self, node: NodeProcess, send: Callable[[Stacks], object]) -> None:
         self._node = node

@@ -65,12 +65,7 @@ _ENDED = object()  # in the inbox: the source has ended
 class Supervisor:
     """Holds one node from its start to its end.
 
-    Parameters
-    ----------
-    assignment : NodeAssignment
-        The node.
-    task : Connection
-        The pipe to the Spark task. If it ends before the task has detached, the node is ended too.
+    If the pipe to the Spark task ends before the task has detached, the node is ended too.
     """
 
     def __init__(self, assignment: NodeAssignment, task: Connection) -> None:

@@ -21,22 +21,8 @@ _TRIES = 3  # of free ports
 class TensorBoard:
     """Starts TensorBoard.
 
-    Parameters
-    ----------
-    log_directory : str
-        On any file system.
-    host : str
-        The address that it is served at.
-    copies : str
-        A local directory for copies of files that TensorBoard can't read in place.
-    hadoop : mapping
-        Hadoop's settings, for file systems.
-    orphan_timeout : float
-        Seconds after which it is killed if this process is stopped.
-    report : callable
-        Called once, in a thread, with the message for the driver.
-    ports : str, optional
-        As of `port_range`.
+    Files that it can't read in place are copied to the local directory `copies`. It is killed that many seconds after
+    this process was stopped. `report` is called once, in a thread, with the message for the driver.
     """
 
     def __init__(

@@ -16,12 +16,7 @@ class UsageMeter:
     GPUs need the package ``nvidia-ml-py`` (the extra ``gpu``); without it, or without NVIDIA's driver, none is
     reported. Utilization and memory are those of the whole GPU, as NVML reports them.
 
-    Parameters
-    ----------
-    pid : int
-        The process.
-    gpus : sequence of str
-        The node's GPUs: their numbers on the host or their UUIDs, as in ``CUDA_VISIBLE_DEVICES``.
+    The GPUs are their numbers on the host or their UUIDs, as in ``CUDA_VISIBLE_DEVICES``.
 
     Examples
     --------

@@ -65,52 +65,24 @@ except ImportError:
 
 @dataclass(frozen=True)
 class ExecutorEnvironment:
-    """What a node finds on a host.
-
-    Attributes
-    ----------
-    host, address : str
-        The host's name, and its address in the connection to the driver.
-    python : str
-        The version of Python.
-    versions, errors : dict of str to str
-        The version of each package that can be imported, and the error of each other one.
-    gpus : int
-        The number of GPUs that Spark has assigned to the task, or else that the host has.
-    shared_memory : int or None
-        The size of ``/dev/shm`` in bytes; None if there is none.
-    open_files : int
-        The hard limit of open files of a process.
-    unreachable : str
-        Why no connection to the driver is possible; empty if one is.
-    slots : int
-        The number of task slots.
-    fabric : Fabric or None
-        What connects GPUs, if that was asked for.
-    problems : sequence of str
-        A line for each private name of TensorFlow and Keras that nodes need and these versions lack, and for each
-        package of which several builds are installed.
-    notes : sequence of str
-        A line for each fact that is no problem but should be known: a version that was not tested, and why each process
-        compiles TensorFlow anew.
-    backend : str
-        Keras's backend.
-    """
+    """What a node finds on a host."""
 
     host: str
-    address: str
+    address: str  # in the connection to the driver
     python: str
-    versions: dict[str, str]
-    errors: dict[str, str]
-    gpus: int
-    shared_memory: int | None
-    open_files: int
-    unreachable: str
+    versions: dict[str, str]  # of each package that can be imported
+    errors: dict[str, str]  # of each other one
+    gpus: int  # that Spark has assigned to the task, or else that the host has
+    shared_memory: int | None  # the size of ``/dev/shm`` in bytes; None if there is none
+    open_files: int  # the hard limit of a process
+    unreachable: str  # why no connection to the driver is possible; empty if one is
     slots: int = 0
-    fabric: Fabric | None = None
+    fabric: Fabric | None = None  # what connects GPUs, if that was asked for
+    # Lines: private names that nodes need and these versions lack, packages of which several builds are installed.
     problems: Sequence[str] = ()
+    # Lines on what is no problem: versions that were not tested, why each process compiles TensorFlow anew.
     notes: Sequence[str] = ()
-    backend: str = ""
+    backend: str = ""  # Keras's
 
     @classmethod
     def of(cls, fields: dict[str, Any], slots: int = 0) -> "ExecutorEnvironment":
@@ -124,14 +96,8 @@ def own_environment(
 ) -> dict[str, Any]:
     """Return the fields of an `ExecutorEnvironment`, without classes; importing TensorFlow takes seconds.
 
-    Parameters
-    ----------
-    driver : (str, int), optional
-        Host and port at which the driver listens.
-    gpus : int, optional
-        The number of GPUs assigned to this process; by default that of the host.
-    fabric : bool
-        Whether to find what connects GPUs.
+    The GPUs are those assigned to this process; by default those of the host. With `fabric` it finds what connects
+    them.
     """
     imported = _imported()
     address, unreachable = _connect(driver) if driver else ("", "")
@@ -154,13 +120,6 @@ def report_environment(
     """Yield, in a Spark task, a key of its executor and the executor's environment.
 
     Of the tasks that an executor runs at the same time, one reports the environment, and the others None.
-
-    Parameters
-    ----------
-    driver : (str, int)
-        Host and port at which the driver listens.
-    fabric : bool
-        Whether to find what connects GPUs.
     """
     from pyspark import TaskContext
 
@@ -189,10 +148,7 @@ def report_unreached(ports: str, _rows: Iterator[Any]) -> Iterator[tuple[str, st
     All tasks listen at the first and the last free one of some ports, and one task of each host connects to the others,
     at the addresses that their nodes would have.
 
-    Parameters
-    ----------
-    ports : str
-        As of `port_range`; empty for the executor's own, or any.
+    The ports have the form of `port_range`; empty for the executor's own, or any.
     """
     from pyspark import BarrierTaskContext
 

@@ -39,27 +39,13 @@ _NOT_OF_NCCL = ("NCCL_DEBUG_FILE", "TF_CONFIG")
 
 @dataclass(frozen=True)
 class InfiniBandPort:
-    """A port of an InfiniBand device, or of an Ethernet device with RDMA (RoCE).
+    """A port of an InfiniBand device, or of an Ethernet device with RDMA (RoCE)."""
 
-    Attributes
-    ----------
-    device : str
-        The device's name, as ``mlx5_0``.
-    port : int
-        The port's number, from 1.
-    state : str
-        As ``ACTIVE`` or ``DOWN``.
-    rate : str
-        As ``100 Gb/sec (4X EDR)``.
-    link : str
-        ``InfiniBand`` or ``Ethernet``.
-    """
-
-    device: str
-    port: int
-    state: str
-    rate: str
-    link: str
+    device: str  # as ``mlx5_0``
+    port: int  # its number, from 1
+    state: str  # as ``ACTIVE`` or ``DOWN``
+    rate: str  # as ``100 Gb/sec (4X EDR)``
+    link: str  # ``InfiniBand`` or ``Ethernet``
 
     @property
     def is_active(self) -> bool:
@@ -69,52 +55,25 @@ class InfiniBandPort:
 
 @dataclass(frozen=True)
 class NcclChoice:
-    """What NCCL has chosen on a host, by its log; empty where the log does not show it.
+    """What NCCL has chosen on a host, by its log; empty where the log does not show it."""
 
-    Attributes
-    ----------
-    version : str
-        As ``2.27.3+cuda12.9``.
-    network : str
-        What connects hosts: ``IB`` (InfiniBand or RoCE), ``Socket`` (TCP), or the name of a plugin.
-    devices : tuple of str
-        The devices of that network, as ``mlx5_0:1/IB``, or ``eth0``.
-    gpudirect : bool or None
-        Whether all of these devices access the GPUs' memory without the processor's; None if that is not known.
-    paths : tuple of str
-        Between GPUs of this host, as ``P2P/CUMEM`` or ``SHM/direct/direct``.
-    problem : str
-        Why NCCL did not run; empty if it did.
-    """
-
-    version: str = ""
-    network: str = ""
-    devices: tuple[str, ...] = ()
+    version: str = ""  # as ``2.27.3+cuda12.9``
+    network: str = ""  # that connects hosts: ``IB`` (InfiniBand or RoCE), ``Socket`` (TCP), or the name of a plugin
+    devices: tuple[str, ...] = ()  # of that network, as ``mlx5_0:1/IB``, or ``eth0``
+    # All of these access the GPUs' memory without the processor's; None if that is not known.
     gpudirect: bool | None = None
-    paths: tuple[str, ...] = ()
-    problem: str = ""
+    paths: tuple[str, ...] = ()  # between GPUs of this host, as ``P2P/CUMEM`` or ``SHM/direct/direct``
+    problem: str = ""  # why NCCL did not run; empty if it did
 
 
 @dataclass(frozen=True)
 class Fabric:
-    """What connects the GPUs of a host with each other and with other hosts.
+    """What connects the GPUs of a host with each other and with other hosts."""
 
-    Attributes
-    ----------
-    gpus : tuple of str
-        The names of the GPUs.
-    ports : tuple of InfiniBandPort
-        The ports of InfiniBand devices.
-    locked_memory : int
-        The limit of memory that a process may lock, in bytes; -1 without a limit.
-    nccl : NcclChoice or None
-        None without a GPU, or without TensorFlow, which would start NCCL.
-    """
-
-    gpus: tuple[str, ...]
-    ports: tuple[InfiniBandPort, ...]
-    locked_memory: int
-    nccl: NcclChoice | None
+    gpus: tuple[str, ...]  # their names
+    ports: tuple[InfiniBandPort, ...]  # of InfiniBand devices
+    locked_memory: int  # the limit of memory that a process may lock, in bytes; -1 without a limit
+    nccl: NcclChoice | None  # None without a GPU, or without TensorFlow, which would start NCCL
 
     @classmethod
     def of(cls, fields: dict[str, Any]) -> "Fabric":
@@ -173,12 +132,7 @@ def _run_nccl(command: Sequence[str] = (sys.executable, "-c", _PROGRAM)) -> Nccl
 def parse_nccl(log: str, problem: str = "") -> NcclChoice:
     """Return NCCL's choice from what it prints with ``NCCL_DEBUG=INFO``.
 
-    Parameters
-    ----------
-    log : str
-        The output of a process.
-    problem : str
-        Why the process failed, if it did.
+    `problem` is why the process failed, if it did.
 
     Examples
     --------

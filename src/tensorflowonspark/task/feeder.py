@@ -100,16 +100,7 @@ def node_lost_error(
 ) -> FeedError:
     """Return the error of a task that has lost its node, with the cause that the driver knows.
 
-    Parameters
-    ----------
-    endpoint : NodeEndpoint
-        The node.
-    credentials : Credentials
-        The cluster's.
-    message : str
-        What the task could not do.
-    error : Exception
-        The connection's error, which is shown if the driver knows no cause.
+    The message is what the task could not do. The error of the connection is shown if the driver knows no cause.
     """
     return lost_error(message, find_cause(endpoint, credentials), error)
 
@@ -148,10 +139,7 @@ def feed_partition(
 ) -> tuple[PartRef, ...]:
     """Send a partition to a node; return the parts that the node has stored: one or several for a split with rows.
 
-    Raises
-    ------
-    FeedError
-        If the node can't be reached, or is lost before it has stored all rows.
+    A node that can't be reached, or is lost before it has stored all rows, is a `FeedError`.
     """
     with connect_to(endpoint, credentials) as node:
         near = node.is_local and can_share_files()
@@ -181,28 +169,12 @@ class _SplitSender:
     The first one is small, so that training begins soon; the later ones are larger, since rows are shuffled within
     a part.
 
-    Parameters
-    ----------
-    node : Connection
-        To the node.
-    spec : FeedSpec
-        The feed.
-    first : PartRef
-        The first part, or the only one.
-    near : bool
-        Whether the node may open this process's files.
-
-    Attributes
-    ----------
-    rows : int
-        How many rows were sent.
-    stored : list of PartRef
-        The parts that the node has stored.
+    `first` is the first part, or the only one; `near` is whether the node may open this process's files.
     """
 
     def __init__(self, node: transport.Connection, spec: FeedSpec, first: PartRef, near: bool) -> None:
         self.rows = 0
-        self.stored: list[PartRef] = []
+        self.stored: list[PartRef] = []  # the parts that the node has stored
         self._node = node
         self._spec = spec
         self._next = first
@@ -247,10 +219,7 @@ class _SplitSender:
     def finish_part(self) -> None:
         """Complete the part that has begun.
 
-        Raises
-        ------
-        FeedError
-            If the node counts other rows than were sent.
+        If the node counts other rows than were sent, it raises `FeedError`.
         """
         part, ref = self._part, self._next
         if part is None:

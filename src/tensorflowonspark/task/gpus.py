@@ -12,11 +12,8 @@ _NVIDIA_SMI_SECONDS = 10
 def task_gpus(resources: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the addresses of the GPUs for this task.
 
-    Parameters
-    ----------
-    resources : mapping
-        ``TaskContext.resources()``. If Spark does not schedule GPUs, the result is the GPUs of the host without a
-        process, by ``nvidia-smi``.
+    The resources are ``TaskContext.resources()``. If Spark does not schedule GPUs, the result is the GPUs of the host
+    without a process, by ``nvidia-smi``.
     """
     if "gpu" in resources:
         return tuple(resources["gpu"].addresses)
@@ -57,11 +54,8 @@ def _nvidia_smi(query: str) -> list[list[str]]:
 def divide(nodes: Sequence[tuple[str, tuple[str, ...]]]) -> list[tuple[str, ...]]:
     """Return each node's GPUs; two nodes of a host share one only if it has too few.
 
-    Parameters
-    ----------
-    nodes : sequence of (host, GPUs)
-        The GPUs offered to each node. Offers on one host that do not overlap are unchanged. Offers that overlap (each
-        node has found all free GPUs, or Spark has assigned fractions of GPUs) are united and divided evenly.
+    Each node has its host and the GPUs offered to it. Offers on one host that do not overlap are unchanged. Offers that
+    overlap (each node has found all free GPUs, or Spark has assigned fractions of GPUs) are united and divided evenly.
 
     Examples
     --------

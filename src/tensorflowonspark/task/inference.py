@@ -25,23 +25,9 @@ def infer_partition(
 ) -> Iterator[pa.RecordBatch]:
     """Send the rows of a Spark task to a node; yield its results.
 
-    Parameters
-    ----------
-    endpoints : tuple of NodeEndpoint
-        The nodes that answered when the DataFrame was made.
-    credentials : Credentials
-        The cluster's.
-    kept : list of str
-        The columns that stand before the results.
-    schema : bytes
-        Of the results, serialized.
-    batches : iterator of RecordBatch
-        The rows.
-
-    Raises
-    ------
-    FeedError
-        If the rows get no results: the node's function has failed, or no node is left.
+    The endpoints are the nodes that answered when the DataFrame was made; the columns `kept` stand before the results,
+    which have the serialized schema. If the rows get no results, since the node's function has failed or no node is
+    left, it raises `FeedError`.
     """
     from pyspark import TaskContext
 
@@ -57,15 +43,7 @@ def infer_partition(
 
 
 class _Dialogue:
-    """The rows of one partition and their results; if a node is lost, another one gets the rows that have none yet.
-
-    Parameters
-    ----------
-    endpoints, credentials
-        As of `infer_partition`.
-    header : InferenceHeader
-        The partition, and the schema of its results.
-    """
+    """The rows of one partition and their results; if a node is lost, another one gets the rows that have none yet."""
 
     def __init__(
         self, endpoints: tuple[NodeEndpoint, ...], credentials: transport.Credentials, header: InferenceHeader

@@ -68,23 +68,9 @@ class LaunchPlan:
     ) -> NodeAssignment:
         """Return the assignment of one node.
 
-        Parameters
-        ----------
-        number : int
-            The node.
-        host : str
-            The address at which other hosts reach this one, unless the cluster has asked for a network interface.
-        owner : int
-            The pid of the process whose end ends the node.
-        gpus : tuple of str
-            Those that Spark gave to the task.
-        nodes_here : int
-            How many nodes start on this host.
-
-        Raises
-        ------
-        LookupError
-            If this host does not have the network interface, or a node that is fed can't listen at the address.
+        Other hosts reach this one at `host`, unless the cluster has asked for a network interface. The end of the
+        process `owner` ends the node. If this host does not have the network interface, or a node that is fed can't
+        listen at the address, it raises `LookupError`.
         """
         wanted = self.config.network_interface
         interface = None if wanted is None else find_interface(wanted)

@@ -17,18 +17,9 @@ _COMPRESSED_BYTES = 4 << 10  # the least that is worth it
 class Packed:
     """A message that is pickled once: for many receivers, or for one behind a process that passes it on.
 
-    Parameters
-    ----------
-    message : object
-        The message.
-    compressed : bool
-        Whether it is compressed, unless it is small: the list of all nodes goes to each of them, so its bytes grow with
-        the square of their number, and much of it repeats itself.
-
-    Raises
-    ------
-    ValueError
-        If the message is too large.
+    It is compressed only where that is asked for, and not if it is small: the list of all nodes goes to each of them,
+    so its bytes grow with the square of their number, and much of it repeats itself. A message that is too large is a
+    `ValueError`.
     """
 
     def __init__(self, message: object, *, compressed: bool = False) -> None:
@@ -69,10 +60,7 @@ class Channel:
 
     ``send`` may be called from any thread, ``receive`` from one.
 
-    Parameters
-    ----------
-    sock : FramedSocket
-        The connection, which carries nothing else from now on.
+    The socket carries nothing else from now on.
     """
 
     def __init__(self, sock: FramedSocket) -> None:
@@ -83,12 +71,7 @@ class Channel:
     def send(self, message: object) -> None:
         """Send a message, or the content of a `Packed`.
 
-        Raises
-        ------
-        ConnectionLost
-            If either side has closed the channel.
-        ValueError
-            If the message is too large.
+        If either side has closed the channel, it raises `ConnectionLost`, and `ValueError` if the message is too large.
         """
         data = message.data if isinstance(message, Packed) else pack(message, MESSAGE_BYTES)
         with self._lock:
@@ -99,10 +82,7 @@ class Channel:
     def receive(self) -> Any:
         """Wait for the next message and return it.
 
-        Raises
-        ------
-        ConnectionLost
-            If the other side has closed the channel, has ended, or sent invalid data.
+        If the other side has closed the channel, has ended, or sent invalid data, it raises `ConnectionLost`.
         """
         try:
             return unpack(self._socket.expect(Frame.MESSAGE, MESSAGE_BYTES))
@@ -114,10 +94,7 @@ class Channel:
     def arriving(self) -> Iterator[Any]:
         """Yield the messages that come, and None where the next one has not come; nothing waits.
 
-        Raises
-        ------
-        ConnectionLost
-            As `receive`, after the messages that came before.
+        It raises what `receive` does, after the messages that came before.
         """
         try:
             for frame in self._socket.arriving(MESSAGE_BYTES):

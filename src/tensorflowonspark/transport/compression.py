@@ -44,13 +44,7 @@ def is_slow(sock: socket.socket) -> bool:
 
 
 class Compression:
-    """Compresses the batches of one connection, if its network is slow and they become smaller.
-
-    Parameters
-    ----------
-    sock : socket.socket
-        The connection.
-    """
+    """Compresses the batches of one connection, if its network is slow and they become smaller."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock

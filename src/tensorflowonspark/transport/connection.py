@@ -32,19 +32,8 @@ _BATCH_BYTES = 64 << 20  # in one message: the receiver holds one at a time
 class Connection:
     """Calls of a server, whose sockets are opened by the first ones and used again by later ones.
 
-    Parameters
-    ----------
-    address : str or (str, int)
-        A Unix socket's path, or a host and port.
-    credentials : Credentials
-        The cluster's.
-    identity : str
-        The node that all calls are for; another one refuses them.
-
-    Attributes
-    ----------
-    is_local : bool
-        Whether it leads to a Unix socket.
+    The address is the path of a Unix socket, or a host and port. All calls are for the node of the identity; another
+    one refuses them.
     """
 
     def __init__(self, address: str | tuple[str, int], credentials: Credentials, *, identity: str = "") -> None:
@@ -125,14 +114,7 @@ def _reach(address: tuple[str, int], patience: float) -> socket.socket:
 class _Call:
     """The client end of a call that sends batches.
 
-    Parameters
-    ----------
-    sock : FramedSocket
-        The connection, on which the call has begun.
-    schema : pyarrow.Schema
-        Of the batches.
-    release : callable
-        Takes the connection when the call has ended well.
+    The call has begun on the socket, which `release` takes when it has ended well.
     """
 
     def __init__(self, sock: FramedSocket, schema: pa.Schema, release: Callable[[FramedSocket], None]) -> None:

@@ -58,10 +58,7 @@ class Credentials:
 def new_credentials(*, tls: bool = False, patience: float = Credentials.patience) -> Credentials:
     """Return new credentials for one cluster.
 
-    Raises
-    ------
-    RequirementError
-        If `tls` is true and the cryptography package is not installed.
+    TLS needs the package cryptography; without it, that is a `RequirementError`.
 
     Examples
     --------

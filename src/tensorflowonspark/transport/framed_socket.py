@@ -57,21 +57,7 @@ _all: "weakref.WeakSet[FramedSocket]" = weakref.WeakSet()
 class FramedSocket:
     """A connection with another process. One thread may receive while another one sends.
 
-    Parameters
-    ----------
-    sock : socket.socket
-        The connection, which this object closes.
-    credentials : Credentials
-        The cluster's.
-    encrypted : bool
-        Whether the connection uses TLS.
-    server : bool
-        Whether this is the server's side.
-
-    Attributes
-    ----------
-    broken : str
-        Why it was broken off, if it was (`break_off`).
+    It closes the socket in the end.
     """
 
     def __init__(self, sock: socket.socket, credentials: Credentials, *, encrypted: bool, server: bool) -> None:
@@ -108,10 +94,7 @@ class FramedSocket:
     def send(self, kind: Frame, data: "bytes | pa.Buffer" = b"") -> None:
         """Send a frame.
 
-        Raises
-        ------
-        ConnectionLost
-            If the other side has ended.
+        If the other side has ended, it raises `ConnectionLost`.
         """
         head, rest = _HEAD.pack(kind, len(data)), memoryview(data)
         if len(data) <= _JOINED_BYTES:
@@ -174,12 +157,8 @@ class FramedSocket:
     def receive(self, limit: int) -> "tuple[Frame, bytes | pa.Buffer]":
         """Wait for the next frame; return its kind, and its bytes (those of a batch as a buffer of Arrow's).
 
-        Raises
-        ------
-        Refused
-            If the other side reports an error.
-        ConnectionLost
-            If it has ended, or sends more than `limit` bytes that are no batch.
+        If the other side reports an error, it raises `Refused`; if that has ended, or sends more than `limit` bytes
+        that are no batch, `ConnectionLost`.
         """
         kind, size = _HEAD.unpack(self.read(_HEAD.size))
         if kind in BATCHES and size <= _BATCH_BYTES:
@@ -200,10 +179,7 @@ class FramedSocket:
 
         Nothing waits: the caller goes on when the socket can be read.
 
-        Raises
-        ------
-        ConnectionLost
-            At the end, or if the other side sends more than `limit` bytes.
+        At the end, or if the other side sends more than `limit` bytes, it raises `ConnectionLost`.
         """
         arrived, more = bytearray(), True
         while True:

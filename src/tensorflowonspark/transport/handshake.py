@@ -30,21 +30,8 @@ _YES, _NO = b"\1", b"\0"
 def prove_to_server(sock: FramedSocket, token: str, identity: str, address: str) -> None:
     """Let a server prove that it is a member, and then prove the same to it.
 
-    Parameters
-    ----------
-    sock : FramedSocket
-        A new connection.
-    token : str
-        The cluster's.
-    identity : str
-        Of the node that the connection is for.
-    address : str
-        Where it leads, for errors.
-
-    Raises
-    ------
-    ConnectionLost
-        If the server does not prove that it knows the token, or does not answer.
+    The identity is of the node that the connection is for; the address is where it leads, for errors. If the server
+    does not prove that it knows the token, or does not answer, it raises `ConnectionLost`.
     """
     nonce, wanted = secrets.token_bytes(_NONCE_BYTES), identity.encode()
     with sock.handshake(_ANSWER_SECONDS):
@@ -65,19 +52,8 @@ def prove_to_server(sock: FramedSocket, token: str, identity: str, address: str)
 def prove_to_client(sock: FramedSocket, token: str, identity: str) -> None:
     """Prove to a client that this process is a member, and let it prove the same.
 
-    Parameters
-    ----------
-    sock : FramedSocket
-        A new connection.
-    token : str
-        The cluster's.
-    identity : str
-        Of this process's node.
-
-    Raises
-    ------
-    ConnectionLost
-        If the client is silent for some seconds, does not prove that it knows the token, or wants another node.
+    The identity is of this process's node. If the client is silent for some seconds, does not prove that it knows the
+    token, or wants another node, it raises `ConnectionLost`.
     """
     with sock.handshake(_PROOF_SECONDS):
         _require_protocol(sock, "a client")

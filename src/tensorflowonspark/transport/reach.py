@@ -40,14 +40,7 @@ def why_unreached(address: str, seconds: float = _SECONDS, *, large: bool = True
 
     The kernel of the other host acknowledges them, whatever the process there does with them.
 
-    Parameters
-    ----------
-    address : str
-        As ``"host:port"``.
-    seconds : float
-        The time for an answer, to each size of packets.
-    large : bool
-        Whether to send packets at all.
+    The address is as ``"host:port"``, the seconds are for an answer to each size of packets.
     """
     host, _, port = address.rpartition(":")
     try:

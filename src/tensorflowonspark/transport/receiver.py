@@ -20,12 +20,7 @@ _TURN = 100  # messages of a channel, after which the others have theirs
 class Listener:
     """What is called for a channel whose messages a `Receiver` takes: it must not wait for long.
 
-    Parameters
-    ----------
-    on_message : callable
-        Takes each message.
-    on_end : callable
-        Called once, after the last one.
+    `on_end` is called once, after the last message.
     """
 
     on_message: Callable[[Any], None]
@@ -35,10 +30,7 @@ class Listener:
 class Receiver:
     """Receives from any number of channels in one thread, which lives until `close` and the ends of all of them.
 
-    Parameters
-    ----------
-    on_error : callable
-        Takes an error of a listener, which ends its channel.
+    `on_error` takes an error of a listener, which ends its channel.
     """
 
     def __init__(self, on_error: Callable[[Exception], object]) -> None:

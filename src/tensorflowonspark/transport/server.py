@@ -81,31 +81,13 @@ class Server:
     A connection is closed unless its peer proves that it belongs to the cluster (`handshake`), with TLS on a port
     unless it has the certificate too. Of those that have not proved it a limited number is open at a time.
 
-    Parameters
-    ----------
-    address : str or (str, int or range)
-        Path, or host and port; port 0 selects a free one, and a range the first one of it that is free.
-    credentials : Credentials
-        Those that a peer must have.
-    identity : str
-        Of its node: calls that are for another one are refused. Addresses and paths may lead to a wrong node: those of
-        two containers can be alike, and a port passes from one process to the next.
-    on_channel : callable, optional
-        Called with each new channel, which ends when it returns, unless it returns a `Listener` for what follows.
-    on_put : callable, optional
-        Called with the header, schema and batches of each stream; returns the reply.
-    on_exchange : callable, optional
-        Called with the header and batches of each exchange; yields a batch for each.
+    Of the ports 0 selects a free one, and a range the first one of it that is free; one that can't be bound is an
+    `OSError`. Calls for another node than that of the identity are refused: addresses and paths may lead to a wrong
+    node, since those of two containers can be alike, and a port passes from one process to the next.
 
-    Attributes
-    ----------
-    port : int
-        The TCP port; 0 for a Unix socket.
-
-    Raises
-    ------
-    OSError
-        If the address can't be bound.
+    A channel ends when `on_channel` returns, unless it returns a `Listener` for what follows. `on_put` gets the header,
+    schema and batches of each stream, and returns the reply; `on_exchange` gets the header and batches of each
+    exchange, and yields a batch for each.
     """
 
     def __init__(

@@ -47,12 +47,7 @@ def can_share_files() -> bool:
 class SharedFileWriter:
     """Writes batches to an unnamed file.
 
-    Parameters
-    ----------
-    schema : pyarrow.Schema
-        Of the batches.
-    directory : str or None
-        On the disk of this directory; None for a file in memory.
+    It is on the disk of the directory; in memory if that is None.
 
     Examples
     --------
@@ -80,10 +75,7 @@ class SharedFileWriter:
     def write(self, batch: pa.RecordBatch) -> None:
         """Append a batch.
 
-        Raises
-        ------
-        FeedError
-            If the disk or the memory is full.
+        If the disk or the memory is full, it raises `FeedError`.
         """
         with disk_errors(self._place):
             self._writer.write_batch(batch)
@@ -106,10 +98,7 @@ class SharedFileWriter:
 def open_shared(piece: FileRef) -> list[pa.RecordBatch]:
     """Return the batches of another process's file, mapped into memory.
 
-    Raises
-    ------
-    OSError
-        If it can't be opened, as in another container, or is not the referenced file.
+    A file that can't be opened, as in another container, or is not the referenced one, is an `OSError`.
     """
     import pyarrow as pa
 
@@ -128,10 +117,7 @@ def open_shared(piece: FileRef) -> list[pa.RecordBatch]:
 def map_file(file: IO[bytes]) -> pa.Buffer:
     """Return the mapped contents of a file; the mapping needs no file descriptor.
 
-    Raises
-    ------
-    FeedError
-        If the kernel refuses another mapping.
+    If the kernel refuses another mapping, it raises `FeedError`.
     """
     import pyarrow as pa
 

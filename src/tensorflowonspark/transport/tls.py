@@ -20,14 +20,7 @@ class TlsSocket:
     Python's own ``SSLSocket`` lets no thread write while another one waits for bytes (or, in some versions, breaks).
     Here a lock is held while bytes are encrypted and decrypted, and never while the socket is waited for.
 
-    Parameters
-    ----------
-    sock : socket.socket
-        A connection.
-    credentials : Credentials
-        With the certificate that both sides must present.
-    server : bool
-        Whether this is the server's side.
+    Both sides must present the certificate of the credentials.
     """
 
     def __init__(self, sock: socket.socket, credentials: Credentials, *, server: bool) -> None:
@@ -42,10 +35,7 @@ class TlsSocket:
     def handshake(self) -> None:
         """Exchange certificates.
 
-        Raises
-        ------
-        OSError
-            If the other side does not present the cluster's certificate.
+        If the other side does not present the cluster's certificate, it raises `OSError`.
         """
         while True:
             try:

@@ -45,10 +45,7 @@ class connection_errors:  # noqa: N801 - reads as a function where it is used
 def pack(message: object, limit: int) -> bytes:
     """Return the serialized form of a message.
 
-    Raises
-    ------
-    ValueError
-        If it exceeds the limit of the receiver.
+    If it exceeds the limit of the receiver, it raises `ValueError`.
     """
     data = pickle.dumps(message)
     if len(data) > limit:
@@ -59,10 +56,7 @@ def pack(message: object, limit: int) -> bytes:
 def unpack(data: bytes) -> Any:
     """Return the message in some bytes of a peer that has proved its membership.
 
-    Raises
-    ------
-    ConnectionLost
-        If they are not a message.
+    If they are not a message, it raises `ConnectionLost`.
     """
     try:
         return pickle.loads(data)

@@ -41,12 +41,8 @@ def page_headers(nonce: str) -> dict[str, str]:
 def page_html(nonce: str, data: Any = None) -> str:
     """Return the page.
 
-    Parameters
-    ----------
-    nonce : str
-        Marks the page's own scripts and styles in its policy.
-    data : object, optional
-        What a report shows; a page without it asks its server.
+    The nonce marks the page's own scripts and styles in its policy. A report has its data in it; a page without any
+    asks its server.
 
     Examples
     --------
@@ -87,19 +83,7 @@ def _thinned(values: list[Any]) -> list[Any]:
 def check_report_path(path: str | os.PathLike[str], setting: str = "path") -> str:
     """Return the path of a report as a string; refuse one that is no file.
 
-    Parameters
-    ----------
-    path : str or path
-        A local path or a URL.
-    setting : str
-        The parameter that has it, for the error.
-
-    Raises
-    ------
-    SpecError
-        If the path is a directory, or no path.
-    StorageError
-        If its file system is not available.
+    A file system that is not available raises `StorageError`.
     """
     if not path or not isinstance(path, (str, os.PathLike)):
         raise SpecError.of(setting, path, ": expected a file or a URL, as in 'run.html'")

@@ -78,25 +78,8 @@ Route = Callable[[Request], Response]
 class PageServer(ThreadingHTTPServer):
     """Listens from its start on, until `close`; a forked child of the driver does not.
 
-    Parameters
-    ----------
-    host : str
-        The address to listen at.
-    port : int
-        The port; 0 takes any free one.
-    token : str
-        What a request must show.
-    routes : mapping of str to callable
-        What answers a request, by its path.
-    setting : str
-        The setting that asks for the port, for the error.
-    credentials : Credentials, optional
-        With a certificate, for HTTPS.
-
-    Raises
-    ------
-    StartError
-        If it can't listen at the port.
+    A request must show the token. A port that is taken raises `StartError`, which names the setting; 0 takes any free
+    one. Credentials with a certificate make it HTTPS.
     """
 
     daemon_threads = True

@@ -45,30 +45,8 @@ def require_packages(wanted: Dashboard) -> None:
 class DashboardService:
     """Serves the page, and the metrics for Prometheus, as far as the settings ask for them.
 
-    Parameters
-    ----------
-    backend : Backend
-        Where the nodes run; it knows the driver's address.
-    config : ClusterConfig
-        The cluster's settings.
-    store : MetricsStore
-        The cluster's metrics.
-    tensorboard : callable
-        Returns the URL of TensorBoard, or None.
-    stacks : callable
-        Returns the Python stacks of the node of a name, or of all nodes for an empty one.
-
-    Attributes
-    ----------
-    url : str or None
-        The URL of the page.
-    metrics_url : str or None
-        The URL of the metrics.
-
-    Raises
-    ------
-    StartError
-        If a port is taken, or the token of TFOS_DASHBOARD_TOKEN can't be one.
+    `stacks` returns the Python stacks of the node of a name, of all nodes for an empty one. A port that is taken, or a
+    token of TFOS_DASHBOARD_TOKEN that can't be one, raises `StartError`.
     """
 
     def __init__(

@@ -27,10 +27,7 @@ _TAG_DIGITS = 12
 def to_json(value: Any) -> str:
     """Return JSON without spaces.
 
-    Raises
-    ------
-    ValueError
-        If a number is not finite.
+    A number that is not finite raises `ValueError`.
     """
     return json.dumps(value, separators=(",", ":"), allow_nan=False)
 
@@ -38,10 +35,7 @@ def to_json(value: Any) -> str:
 class Snapshots:
     """Answers the requests of pages for what they show.
 
-    Parameters
-    ----------
-    state : callable
-        Returns the parts of the state by name, with the present ``time`` and the columns of the ``nodes``.
+    The `state` has the present ``time`` and the columns of the ``nodes`` among its parts.
     """
 
     def __init__(self, state: Callable[[], dict[str, Any]]) -> None:
@@ -57,10 +51,7 @@ class Snapshots:
     def answer(self, known: str) -> Response:
         """Return the parts of the state that a page does not have.
 
-        Parameters
-        ----------
-        known : str
-            The ETag of what it has; empty for nothing.
+        `known` is the ETag of what it has; empty for nothing.
         """
         if not self._places.acquire(blocking=False):
             text = "Too many pages of this cluster are open: close one\n"

@@ -116,19 +116,8 @@ class Data(FeedSettings):
 def feed_request(data: "DataFrame | BatchRDD", settings: FeedSettings) -> FeedRequest:
     """Return the feed of some rows.
 
-    Parameters
-    ----------
-    data : DataFrame or BatchRDD
-        The rows.
-    settings : FeedSettings
-        How they are fed.
-
-    Raises
-    ------
-    FeedError
-        If the rows can't be fed, or not so.
-    SpecError
-        If `data` is no DataFrame, or the limit of the cache is no number of bytes.
+    Rows that can't be fed, or not so, raise `FeedError`; what is no DataFrame, and a limit that is no number of bytes,
+    `SpecError`.
     """
     cache = CacheConfig.parse(settings.cache, settings.cache_limit)
     early = settings.start == "first_rows" and settings.cache is not None

@@ -23,12 +23,8 @@ if TYPE_CHECKING:
 def wait_until_served(monitor: "Monitor", seconds: float) -> list[Node]:
     """Wait until all programs have called ``ctx.serve``; return their nodes.
 
-    Raises
-    ------
-    FeedError
-        If a program can't call it any more, or has not in time; the error names the node and the state of its program.
-    NodeError
-        If a node failed.
+    A program that can't call it any more, or has not in time, raises `FeedError`, which names the node and the state of
+    its program.
     """
 
     def decided() -> bool:
@@ -78,25 +74,8 @@ def infer(
 ) -> "DataFrame":
     """Return the DataFrame of the results, which Spark computes when it needs it.
 
-    Parameters
-    ----------
-    data : DataFrame
-        The rows to send.
-    schema : str or StructType
-        The columns of the results.
-    endpoints : tuple of NodeEndpoint
-        The nodes that serve.
-    credentials : Credentials
-        The cluster's.
-    keep : sequence of str or None
-        The columns of `data` that stand before the results; None for all.
-
-    Raises
-    ------
-    FeedError
-        If rows can't be sent.
-    SpecError
-        If the schema is not one, or names a column twice.
+    `keep` names the columns that stand before the results; None for all. Rows that can't be sent raise `FeedError`; a
+    schema that is none, or names a column twice, `SpecError`.
     """
     from pyspark.sql.types import StructType
 

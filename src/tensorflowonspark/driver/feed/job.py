@@ -59,20 +59,9 @@ class FeedRequest:
 def check_frame(frame: "DataFrame", validation: "DataFrame | str | None" = None) -> None:
     """Raise if the data can't be fed, before anything starts.
 
-    Parameters
-    ----------
-    frame : DataFrame
-        The rows to train on.
-    validation : DataFrame or str, optional
-        The rows to validate on, or the boolean column of `frame` that marks them.
-
-    Raises
-    ------
-    FeedError
-        If a DataFrame has no column, or one of a type that no tensor can hold; if the validation data has other
-        columns; or if the validation column does not exist or is not boolean.
-    SpecError
-        If either is neither a DataFrame nor, for `validation`, a column's name.
+    A DataFrame without columns or with one that no tensor can hold, validation data with other columns, and a
+    validation column that is missing or not boolean raise `FeedError`. What is neither a DataFrame nor a column's name
+    raises `SpecError`.
     """
     require_frame(frame, "data")
     check_schema(frame.schema)

@@ -42,19 +42,7 @@ def describe_others(had: tuple[int, int], has: tuple[int, int]) -> str:
 class ProgressTimeout:
     """A time-out that counts from the last progress.
 
-    Parameters
-    ----------
-    seconds : float
-        Seconds without progress after which `check` raises.
-    progress : callable
-        Returns the state of everything that may progress; any change of it is progress.
-    describe : callable
-        Returns which process waits for which, for the error.
-
-    Raises
-    ------
-    SpecError
-        If `seconds` is not above 0.
+    Any change of what `progress` returns is progress; `describe` returns which process waits for which, for the error.
 
     Examples
     --------

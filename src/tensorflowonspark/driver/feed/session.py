@@ -54,23 +54,7 @@ _CHECK_SECONDS = 1.0  # between two checks for progress
 class FeedSession:
     """Feeds the nodes of a cluster once.
 
-    Parameters
-    ----------
-    attempt : ClusterAttempt
-        The cluster's current attempt.
-    number : int
-        The feed's number.
-    request : FeedRequest
-        What is fed, and how.
-    held : bool
-        Whether the tasks that hold the nodes feed them; then the session is created before the nodes start.
-
-    Attributes
-    ----------
-    stored : dict of PartRef to PartSummary
-        The parts that the nodes have reported and keep.
-    waited : float
-        The seconds for which all programs have waited until all rows had arrived.
+    A `held` one, whose rows come from the tasks that hold the nodes, is created before the nodes start.
     """
 
     def __init__(self, attempt: "ClusterAttempt", number: int, request: FeedRequest, *, held: bool = False) -> None:
@@ -78,8 +62,8 @@ class FeedSession:
         self.request = request
         self.monitor = attempt.monitor
         self._roster = attempt.monitor.roster
-        self.stored: dict[PartRef, PartSummary] = {}
-        self.waited = 0.0
+        self.stored: dict[PartRef, PartSummary] = {}  # the parts that the nodes have reported and keep
+        self.waited = 0.0  # seconds in which all programs waited until all rows had arrived
         self._attempt = attempt
         self._held = held
         self._source: Source = HeldTasks(self) if held else SparkJobs(self, attempt)
@@ -329,12 +313,7 @@ class FeedSession:
     def wait(self, until: Callable[[], bool], look: Callable[[], object] = lambda: None) -> None:
         """Wait for a condition; meanwhile `look` is called from time to time, and may raise what ends the wait.
 
-        Raises
-        ------
-        FeedError
-            If nothing progresses for as long as the request allows.
-        NodeError
-            If a node fails.
+        Without progress for as long as the request allows it raises `FeedError`; a node that fails is a `NodeError`.
         """
         while not self.monitor.wait(until, _CHECK_SECONDS):
             if self.monitor.breakpoints.places():

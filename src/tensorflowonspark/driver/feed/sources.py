@@ -36,24 +36,12 @@ _REPORT_SECONDS = 10.0
 
 
 class RunningFeed(Protocol):
-    """A feed as what brings its rows knows it: a `FeedSession`.
-
-    Attributes
-    ----------
-    monitor : Monitor
-        The nodes.
-    request : FeedRequest
-        What is fed, and how.
-    stored : dict of PartRef to PartSummary
-        The parts that the nodes have reported and keep.
-    timeout : ProgressTimeout
-        Ends a wait in which nothing progresses; a source restarts it when it begins to send.
-    """
+    """A feed as what brings its rows knows it: a `FeedSession`."""
 
     monitor: "Monitor"
     request: FeedRequest
-    stored: dict[PartRef, PartSummary]
-    timeout: ProgressTimeout
+    stored: dict[PartRef, PartSummary]  # the parts that the nodes have reported and keep
+    timeout: ProgressTimeout  # a source restarts it when it begins to send
 
     @property
     def fed(self) -> list[Node]:
@@ -112,13 +100,6 @@ class SparkJobs:
 
     If nodes are started again alone, each gets the partitions again that its former process held: Spark computes these
     once more. If others go on without a lost node, they get what no node has stored when the node is lost.
-
-    Parameters
-    ----------
-    session : RunningFeed
-        The session that it belongs to.
-    attempt : ClusterAttempt
-        The cluster's current attempt.
     """
 
     def __init__(self, session: RunningFeed, attempt: "ClusterAttempt") -> None:
@@ -131,12 +112,7 @@ class SparkJobs:
     def bring(self, data: "DataFrame | BatchRDD | None", spec: FeedSpec) -> list[PartSummary]:
         """Run the jobs that send rows; return the parts that count of all rows that the nodes keep.
 
-        Raises
-        ------
-        FeedError
-            If Spark can't compute the data, or nothing progresses.
-        NodeError
-            If a node fails.
+        If Spark can't compute the data, or nothing progresses, it raises `FeedError`; if a node fails, `NodeError`.
         """
         assert data is not None
         load = _Load(data, spec)
@@ -275,10 +251,7 @@ class SparkJobs:
 class HeldTasks:
     """Rows that the tasks which hold the nodes send, each its own partition to its node.
 
-    Parameters
-    ----------
-    session : RunningFeed
-        The session that it belongs to; it is created before the nodes start.
+    The session is created before the nodes start.
     """
 
     job: "SparkJob | None" = None
@@ -290,12 +263,7 @@ class HeldTasks:
     def bring(self, _data: "DataFrame | BatchRDD | None", _spec: FeedSpec) -> list[PartSummary]:
         """Wait until all tasks have fed their nodes, or the feed is over; return the parts that count.
 
-        Raises
-        ------
-        FeedError
-            If a task could not feed its node.
-        NodeError
-            If a node fails.
+        A task that could not feed its node is a `FeedError`, a node that fails a `NodeError`.
         """
         session = self._session
 
@@ -330,10 +298,7 @@ def _wait_for_reports(session: RunningFeed, refs: Sequence[PartRef], until: Call
     The job's result and the reports take different paths, and either may be first. A node that is lost reports nothing
     more, nor does one that takes no more rows as they arrive.
 
-    Raises
-    ------
-    FeedError
-        If a node that still sends messages does not report its part.
+    A node that still sends messages and does not report its part is a `FeedError`.
     """
     early, nodes = session.request.starts_early, session.monitor.roster.nodes
     fewest, since = 0, 0.0

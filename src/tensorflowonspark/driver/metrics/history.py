@@ -14,24 +14,12 @@ _KEPT = _MOST // 4  # of the ends of epochs, and of the others, when there are t
 
 @dataclass(frozen=True)
 class Report:
-    """Values that the chief reported: those of an epoch's end, or within an epoch.
+    """Values that the chief reported: those of an epoch's end, or within an epoch."""
 
-    Attributes
-    ----------
-    time : float
-        When, in seconds since 1970.
-    epoch : int
-        The epoch, from 0.
-    values : mapping of str to float
-        The metrics.
-    ended : bool
-        Whether they are those of the epoch's end.
-    """
-
-    time: float
-    epoch: int
+    time: float  # seconds since 1970
+    epoch: int  # from 0
     values: Mapping[str, float]
-    ended: bool
+    ended: bool  # they are those of the epoch's end
 
 
 class Reports:
@@ -85,12 +73,7 @@ class History:
     The first points are as close as they are added. When there is no room for another, each two neighbours become one,
     their mean, and from then on as many points are averaged before one is kept.
 
-    Parameters
-    ----------
-    names : sequence of str
-        The series.
-    points : int
-        The most points that are kept; an even number.
+    The number of points is even.
 
     Examples
     --------

@@ -51,13 +51,7 @@ class MetricsListener(Protocol):
 
 
 class MetricsStore:
-    """Collects the metrics of one cluster.
-
-    Parameters
-    ----------
-    name : str
-        The cluster's name.
-    """
+    """Collects the metrics of one cluster."""
 
     def __init__(self, name: str = "") -> None:
         self.name = name
@@ -88,18 +82,8 @@ class MetricsStore:
     ) -> None:
         """Collect from the nodes of a new attempt.
 
-        Parameters
-        ----------
-        cluster : str
-            The attempt's id.
-        nodes : sequence of Node
-            Its nodes, by number.
-        chief : int
-            The number of the node that has the chief's duties.
-        restarts : int
-            How often all nodes were started again before.
-        advice : callable
-            Returns what bounds the training at present, if that is certain.
+        `cluster` is its id, `chief` the number of the node that has the chief's duties; `advice` returns what bounds
+        the training at present, if that is certain.
         """
         records: defaultdict[int, NodeRecord] = defaultdict(NodeRecord)
         for node in nodes:

@@ -24,27 +24,10 @@ def build_manifests(
     readers: Sequence[int] = (),
     fingerprint: int = 0,
 ) -> dict[int, SplitManifest]:
-    """Return the manifest of one split for each node: the totals, and the parts and moves of that node.
+    """Return the manifest of one split for each node, by its number: the totals, and the parts and moves of that node.
 
-    Parameters
-    ----------
-    parts : sequence of PartSummary
-        The parts that count: one for each partition with rows.
-    endpoints : sequence of NodeEndpoint
-        The nodes that are fed.
-    cache : CacheConfig
-        Where the takers keep rows that move.
-    rebalance : bool
-        Whether nodes with many rows give some to nodes with few.
-    readers : sequence of int
-        Numbers of nodes that are not fed but need the totals.
-    fingerprint : int
-        Of the rows.
-
-    Returns
-    -------
-    dict of int to SplitManifest
-        By node number.
+    Of the parts that count there is one for each partition with rows. The cache is where the takers keep rows that
+    move; `readers` are not fed, but need the totals.
     """
     ordered = sorted(parts, key=lambda part: part.partition)
     rows = {each.number: sum(part.rows for part in parts if part.number == each.number) for each in endpoints}
@@ -95,11 +78,6 @@ def _layout(parts: Sequence[PartSummary], numbers: Sequence[int], moves: Sequenc
 
 def plan_moves(rows: Mapping[int, int]) -> list[tuple[int, int, int]]:
     """Return the moves (giver, taker, rows) after which the row counts of all nodes differ by at most one.
-
-    Parameters
-    ----------
-    rows : mapping of int to int
-        Number of rows by node number.
 
     Examples
     --------

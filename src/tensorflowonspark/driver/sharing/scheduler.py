@@ -64,24 +64,6 @@ class _Worker:
 class StepScheduler:
     """Schedules the steps of all workers; independent of Spark and of connections.
 
-    Parameters
-    ----------
-    numbers : sequence of int
-        The nodes that are fed.
-    feed : int
-        The feed's number.
-
-    Attributes
-    ----------
-    shared : bool
-        Whether all workers take equally many steps; else each trains independently.
-    first : PartSummary or None
-        The first part with rows that counts.
-    finished : bool
-        Whether no more rows will arrive.
-    totals : dict of int to int
-        How many rows each worker will have, as far as that is known.
-
     Examples
     --------
     >>> scheduler = StepScheduler([0, 1], 0)
@@ -99,10 +81,10 @@ class StepScheduler:
     def __init__(self, numbers: Sequence[int], feed: int) -> None:
         self._workers = {number: _Worker() for number in numbers}
         self._feed = feed
-        self.shared = len(numbers) > 1
-        self.first: PartSummary | None = None
-        self.finished = False
-        self.totals = dict.fromkeys(numbers, 0)
+        self.shared = len(numbers) > 1  # all workers take equally many steps; else each trains independently
+        self.first: PartSummary | None = None  # the first part with rows that counts
+        self.finished = False  # no more rows will arrive
+        self.totals = dict.fromkeys(numbers, 0)  # how many rows each worker will have, as far as that is known
         self._counted: dict[int, PartSummary] = {}  # by partition, since the last pause
         self._steps = 0  # granted, if all take equally many
         self._first_partition = 0  # those with lower numbers are from before the last pause

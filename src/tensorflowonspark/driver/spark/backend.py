@@ -48,28 +48,14 @@ def is_remote(spark: "SparkSession") -> bool:
 
 @dataclass(frozen=True)
 class SlotsWanted:
-    """The slots that a cluster needs for all its nodes.
+    """The slots that a cluster needs for all its nodes."""
 
-    Attributes
-    ----------
-    name : str
-        The cluster, for messages.
-    needed, wanted : int
-        The least and the most nodes.
-    timeout : float
-        Seconds to wait for executors that have not registered yet.
-    had : int
-        The number of nodes that had slots before an executor was lost.
-    check : callable
-        Called during the wait for other clusters; what it raises ends the wait.
-    """
-
-    name: str
-    needed: int
-    wanted: int
-    timeout: float
-    had: int = 0
-    check: Callable[[], object] = lambda: None
+    name: str  # of the cluster, for messages
+    needed: int  # the least nodes
+    wanted: int  # and the most
+    timeout: float  # seconds to wait for executors that have not registered yet
+    had: int = 0  # nodes that had slots before an executor was lost
+    check: Callable[[], object] = lambda: None  # called during the wait for other clusters; what it raises ends it
 
 
 class Backend:
@@ -142,21 +128,8 @@ class Backend:
 class SparkBackend(Backend):
     """A running Spark application.
 
-    Parameters
-    ----------
-    spark : SparkSession
-        Its session.
-    own_nodes : int
-        The number of nodes, from the first one on, that run on the driver's machine and need no slots.
-    gpus_per_node : int, optional
-        The number of GPUs that Spark assigns to each of the other nodes.
-    program : str
-        The program's name, for Spark's UI.
-
-    Raises
-    ------
-    SpecError
-        If `spark` is no SparkSession, or its application has no such GPUs.
+    `own_nodes`, the first ones, run on the driver's machine and need no slots. An application without as many GPUs for
+    each other node is refused (`SpecError`).
     """
 
     def __init__(
@@ -196,26 +169,12 @@ class SparkBackend(Backend):
         return spark_wants_tls(self._spark)
 
     def reserve_slots(self, request: SlotsWanted) -> int:
-        """Wait until no other cluster holds the slots, and hold them until `release_slots`.
+        """Hold slots until `release_slots`, once no other cluster does; return how many nodes have one.
 
         A cluster that holds some already, since its nodes are started again, does not go to the end of the queue.
 
-        Parameters
-        ----------
-        request : SlotsWanted
-            What the cluster needs.
-
-        Returns
-        -------
-        int
-            The number of nodes that have a slot.
-
-        Raises
-        ------
-        SlotsError
-            If the application has fewer than needed, or the wait could never end.
-        ClusterError
-            If the application ends meanwhile.
+        It raises `SlotsError` if the application has fewer than needed, or the wait could never end, and `ClusterError`
+        if the application ends meanwhile.
         """
         self._require_own_session()
         own, slots = self._own_nodes, ApplicationSlots(self._spark.sparkContext, self._profile)
@@ -250,10 +209,7 @@ class SparkBackend(Backend):
 
         Spark may learn that later than the driver learns of the failure of a node: it is waited for, some seconds.
 
-        Parameters
-        ----------
-        executor : str
-            Spark's id of it; empty for the driver.
+        `executor` is empty for the driver.
         """
         if not executor:
             return False
@@ -266,10 +222,7 @@ class SparkBackend(Backend):
     def give_up_host(self, executor: str) -> None:
         """Have Spark run nothing more on the host of an executor, which does not answer, and replace what it has there.
 
-        Parameters
-        ----------
-        executor : str
-            Spark's id of it; empty for the driver.
+        `executor` is empty for the driver.
         """
         if not executor:
             return
@@ -288,19 +241,8 @@ class SparkBackend(Backend):
     def find_slots(self, needed: int, wanted: int, timeout: float, had: int = 0) -> int:
         """Wait for task slots; return the number of nodes that have one.
 
-        Parameters
-        ----------
-        needed, wanted : int
-            The least and the most nodes.
-        timeout : float
-            Seconds to wait for executors that have not registered yet.
-        had : int
-            The number of nodes that had slots before an executor was lost.
-
-        Raises
-        ------
-        SlotsError
-            If there are fewer than needed.
+        Executors that have not registered yet are waited for until the time-out in seconds; `had` is the number of
+        nodes that had slots before an executor was lost. Fewer than needed are a `SlotsError`.
         """
         self._require_own_session()
         own, context = self._own_nodes, self._spark.sparkContext
@@ -359,18 +301,7 @@ class SparkBackend(Backend):
     ) -> SparkJob:
         """Start a job that applies a function to each partition of its data, and collects the rows it returns.
 
-        Parameters
-        ----------
-        function : PartitionFunction
-            What the tasks run.
-        data : DataFrame or BatchRDD
-            Its rows are given to the function.
-        description : str
-            The job's name in Spark's UI.
-        on_end : callable
-            Called when the job has ended.
-        chosen : callable, optional
-            Returns whether the partition of a number is computed; by default all are.
+        `chosen` returns whether the partition of a number is computed; by default all are.
         """
         task = partial(run_in_task, function)
         rows: Any = data.map_in_arrow(task) if isinstance(data, BatchRDD) else map_in_arrow(data, task, function.schema)

@@ -20,16 +20,8 @@ class BatchRDD:
     `Cluster.train` feeds it in place of a DataFrame. Driver and tasks do not look into the batches, so their columns
     may have any type of Arrow; the program reads them with `Feed.partitions`.
 
-    Parameters
-    ----------
-    rdd : pyspark.RDD
-        Of any elements.
-    to_batches : callable
-        Takes an iterator of a partition's elements and yields record batches of one schema. Called in Spark tasks.
-    unit : str
-        What one row of a batch is, in the plural, for error messages.
-    read_with : str
-        The function by which the program reads the feed, for error messages.
+    `to_batches` yields record batches of one schema. Errors name the rows by `unit`, in the plural, and the function by
+    which the program reads them, `read_with`.
     """
 
     rdd: "RDD[Any]"

@@ -50,16 +50,7 @@ def allow_barrier_stages(context: "SparkContext") -> Iterator[None]:
 def occupy_slots(spark: "SparkSession", count: int, profile: "ResourceProfile | None", seconds: float) -> Any:
     """Run tasks that only sleep, so that Spark allocates executors for them and removes none; cancel their job.
 
-    Parameters
-    ----------
-    spark : SparkSession
-        Where they run.
-    count : int
-        The number of tasks.
-    profile : ResourceProfile or None
-        Their resources; None for the default ones.
-    seconds : float
-        The time after which they end by themselves.
+    They end by themselves after so many seconds.
     """
     sleep = f"java_method('java.lang.Thread', 'sleep', {int(seconds * 1000)}L)"  # ends at once when it is cancelled
     return collect_with(spark.range(0, count, 1, count).selectExpr(sleep), "request executors", profile)
@@ -84,13 +75,7 @@ def collect_with(
 
 
 class Retention:
-    """Executors that Spark does not remove for being idle, because they hold cached rows.
-
-    Parameters
-    ----------
-    context : SparkContext
-        The application.
-    """
+    """Executors that Spark does not remove for being idle, because they hold cached rows."""
 
     def __init__(self, context: "SparkContext") -> None:
         self._context = context

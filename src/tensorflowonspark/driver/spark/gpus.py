@@ -22,17 +22,7 @@ def gpu_profile(context: "SparkContext", gpus: int) -> "ResourceProfile":
     Without dynamic allocation these tasks run on the application's executors, which must have the GPUs. With it, Spark
     starts executors of their own for them.
 
-    Parameters
-    ----------
-    context : SparkContext
-        The application.
-    gpus : int
-        The GPUs of each task.
-
-    Raises
-    ------
-    SpecError
-        If this application can't run such tasks.
+    An application that can't run such tasks is refused (`SpecError`).
     """
     from pyspark.resource import ExecutorResourceRequests, ResourceProfile, ResourceProfileBuilder
 
@@ -81,10 +71,7 @@ def gpu_profile(context: "SparkContext", gpus: int) -> "ResourceProfile":
 def gpu_profile_of_connect(spark: "SparkSession", gpus: int) -> "ResourceProfile":
     """Return the profile of tasks with so many GPUs each, for a session of Spark Connect.
 
-    Raises
-    ------
-    SpecError
-        If its version of Spark takes no profiles.
+    A version of Spark that takes no profiles is refused (`SpecError`).
     """
     from pyspark.resource import ResourceProfileBuilder
 

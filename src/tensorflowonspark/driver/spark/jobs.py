@@ -125,25 +125,8 @@ def collect_rows(
 class SparkJob:
     """Runs an action that starts Spark jobs, in a separate thread.
 
-    Parameters
-    ----------
-    spark : SparkSession
-        Where it runs.
-    description : str
-        Its name in Spark's UI (`describe_job`).
-    action : callable
-        Starts the jobs and returns their result.
-    on_end : callable
-        Called in that thread when the action has ended, with or without an error.
-
-    Attributes
-    ----------
-    ended : bool
-        Whether the action has ended.
-    result : object
-        What the action has returned.
-    error : BaseException or None
-        What the action has raised.
+    `on_end` is called in that thread when the action has ended, with or without an error. The description is its name
+    in Spark's UI (`describe_job`).
     """
 
     def __init__(
@@ -222,21 +205,8 @@ class SparkJob:
 class SparkStage(Stage):
     """The barrier stage that launches the nodes of a plan, one in each task.
 
-    Parameters
-    ----------
-    spark : SparkSession
-        Where it runs.
-    plan : LaunchPlan
-        What its tasks launch.
-    data : DataFrame or None
-        The rows that a held stage feeds, divided evenly over its tasks.
-    on_end : callable
-        Called when it has ended.
-    profile : ResourceProfile, optional
-        The resources of its tasks; by default the application's.
-    on_submitted : callable, optional
-        Called under dynamic allocation when Spark has the stage, which then keeps its executors; or when it is
-        cancelled.
+    A held stage feeds the data, divided evenly over its tasks. `on_submitted` is called under dynamic allocation when
+    Spark has the stage, which then keeps its executors; or when it is cancelled.
     """
 
     def __init__(
@@ -331,10 +301,7 @@ def _describe_launch(plan: LaunchPlan, feeds: bool) -> str:
 class SeparateStages(Stage):
     """Several stages as one, each of which holds its nodes: the end of a task ends those of its own stage alone.
 
-    Parameters
-    ----------
-    stages : sequence of Stage
-        They have been submitted.
+    They have been submitted.
     """
 
     def __init__(self, stages: Sequence[Stage]) -> None:
@@ -368,13 +335,8 @@ class SeparateStages(Stage):
 def stage_error(error: BaseException, feeds: bool) -> ClusterError:
     """Return the error for a stage that Spark could not run.
 
-    Parameters
-    ----------
-    error : BaseException
-        What Spark raised.
-    feeds : bool
-        Whether the stage's tasks feed rows. The launching part of a task returns its failures; what Spark raises comes
-        from the rows, or from starting Python or the barrier stage itself.
+    The launching part of a task returns its failures; what Spark raises comes from the rows, if the tasks feed any, or
+    from starting Python or the barrier stage itself.
     """
     text = str(error)
     if "No module named 'tensorflowonspark'" in text:

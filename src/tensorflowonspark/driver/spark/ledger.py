@@ -22,52 +22,27 @@ _NAMES = 5  # of holders in one message
 
 @dataclass(frozen=True)
 class SlotRequest:
-    """What a cluster asks for.
+    """What a cluster asks for."""
 
-    Attributes
-    ----------
-    name : str
-        The cluster, for messages.
-    needed, wanted : int
-        The fewest and the most slots.
-    capacity : callable
-        Returns the slots that there are at present, held ones included.
-    pool : int or None
-        The executors and resources that `capacity` counts: those of a resource profile, or of any task (None).
-    shared : callable or None
-        For tasks of a profile that run on the executors of all others: returns the slots of any task.
-    check : callable
-        Called time and again during the wait; what it raises ends it.
-    """
-
-    name: str
-    needed: int
-    wanted: int
-    capacity: Callable[[], int]
-    pool: int | None = None
+    name: str  # of the cluster, for messages
+    needed: int  # the fewest
+    wanted: int  # and the most
+    capacity: Callable[[], int]  # returns the slots that there are at present, held ones included
+    pool: int | None = None  # the profile whose executors `capacity` counts; None: those of any task
+    # For tasks of a profile that run on the executors of all others: returns the slots of any task.
     shared: Callable[[], int] | None = None
-    check: Callable[[], object] = lambda: None
+    check: Callable[[], object] = lambda: None  # called time and again during the wait; what it raises ends it
 
 
 @dataclass(eq=False)
 class Lease:
-    """Slots that are held until `release`.
-
-    Attributes
-    ----------
-    count : int
-        Their number; 0 once they are released.
-    waited : bool
-        Whether another lease had to end before.
-    thread : int
-        The thread that has asked for them.
-    """
+    """Slots that are held until `release`."""
 
     ledger: "SlotLedger" = field(repr=False)
     request: SlotRequest
-    count: int
-    waited: bool = False
-    thread: int = field(default_factory=threading.get_ident)
+    count: int  # 0 once they are released
+    waited: bool = False  # another lease had to end before
+    thread: int = field(default_factory=threading.get_ident)  # that has asked for them
     since: float = field(default_factory=time.monotonic)
 
     def release(self) -> None:
@@ -100,11 +75,6 @@ class SlotLedger:
 
     A request takes all its slots at once or none, so none waits with a part of them; and no later one overtakes it, so
     a large one is not kept waiting for ever by small ones.
-
-    Parameters
-    ----------
-    where : str
-        Whose slots these are, for messages.
     """
 
     def __init__(self, where: str = "the Spark application") -> None:
@@ -120,10 +90,7 @@ class SlotLedger:
         If no other lease is left, the request is granted whatever the capacity: nothing that it could wait for here
         will change it.
 
-        Raises
-        ------
-        SlotsError
-            If the wait could never end, because threads that wait hold the slots that are missing.
+        A wait that could never end, because threads that wait hold the slots that are missing, is a `SlotsError`.
         """
         ticket = _Ticket(request)
         begin, report, waited = time.monotonic(), _FIRST_REPORT_SECONDS, False

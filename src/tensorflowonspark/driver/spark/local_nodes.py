@@ -24,15 +24,6 @@ class LocalNodes(Stage):
     """A stage that launches some nodes on the driver's machine, and the others by another stage.
 
     They are supervised like any node, and end with this process, however it ends.
-
-    Parameters
-    ----------
-    plan : LaunchPlan
-        The nodes.
-    numbers : sequence of int
-        The numbers of those on the driver's machine.
-    stage : Stage
-        The stage of the others.
     """
 
     def __init__(self, plan: LaunchPlan, numbers: Sequence[int], stage: "Stage") -> None:

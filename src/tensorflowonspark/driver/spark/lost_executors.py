@@ -56,15 +56,7 @@ def names_lost_executor(reason: str) -> bool:
 
 
 def was_preempted(context: "SparkContext", executor: str) -> bool:
-    """Wait some seconds until Spark knows why an executor has ended; return whether that was a preemption.
-
-    Parameters
-    ----------
-    context : SparkContext
-        The application.
-    executor : str
-        Spark's id of the executor.
-    """
+    """Wait some seconds until Spark knows why an executor has ended; return whether that was a preemption."""
     begin = time.monotonic()
     with explained(PREEMPTION):
         scala = context._jsc.sc()
@@ -84,13 +76,6 @@ def give_up_host(context: "SparkContext", executor: str) -> None:
 
     It is what Spark does itself with an executor that sends no heartbeat for ``spark.network.timeout``
     (``HeartbeatReceiver``): the cluster manager is asked for another one, and what it had stored counts as lost.
-
-    Parameters
-    ----------
-    context : SparkContext
-        The application.
-    executor : str
-        Spark's id of the executor.
     """
     with explained(LOST_HOSTS):
         scala, jvm = context._jsc.sc(), context._jvm

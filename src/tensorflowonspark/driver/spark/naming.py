@@ -18,15 +18,6 @@ _STAGE_NAME = "callSite.short"
 def describe_job(program: str, cluster: str, what: str) -> str:
     """Return the description of a job.
 
-    Parameters
-    ----------
-    program : str
-        The program's name.
-    cluster : str
-        The cluster's identifier.
-    what : str
-        What the job does.
-
     Examples
     --------
     >>> describe_job("train", "ab12cd34ef56", "feed 0 to 2 nodes")

@@ -15,12 +15,7 @@ _TRIED = 100  # numbers for each partition, to which one of them goes
 def spread(frame: "DataFrame", workers: int) -> "DataFrame":
     """Return the rows in partitions each of which has a share of the rows of every partition before.
 
-    Parameters
-    ----------
-    frame : DataFrame
-        The rows.
-    workers : int
-        Of which each gets as many partitions.
+    Each worker gets as many partitions.
     """
     tasks: int = frame.sparkSession.sparkContext.defaultParallelism
     return repartitioned(frame, -(-max(tasks, workers) // workers) * workers)
@@ -34,13 +29,6 @@ def repartitioned(frame: "DataFrame", partitions: int) -> "DataFrame":
     values follow from the order of the rows. What a partition gets from several hosts it gets in the order in which
     they answer, so it is sorted as well: by a hash, or if it is the only one, by the rows' places in the DataFrame.
     That costs about 0.2 µs for a row.
-
-    Parameters
-    ----------
-    frame : DataFrame
-        The rows.
-    partitions : int
-        The number of partitions.
     """
     from pyspark.sql import functions as f
 
@@ -60,14 +48,7 @@ def dealt(frame: "DataFrame", tasks: int, marks: str = "") -> "DataFrame":
     order of a hash of their places (`columns/places.py`). Two more columns, the last ones, have the place of each row,
     and the hash of its values.
 
-    Parameters
-    ----------
-    frame : DataFrame
-        The rows.
-    tasks : int
-        Their number.
-    marks : str, optional
-        A boolean column that marks rows of another split: places count the rows without a mark first.
+    A boolean column `marks` marks rows of another split: places count the rows without a mark first.
     """
     from pyspark.sql import functions as f
 

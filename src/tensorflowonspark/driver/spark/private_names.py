@@ -34,15 +34,9 @@ class PythonUse:
 
 @dataclass(frozen=True)
 class JavaUse:
-    """Methods of an object in the JVM, and the feature that needs them.
+    """Methods of an object in the JVM, and the feature that needs them."""
 
-    Attributes
-    ----------
-    path : str
-        The object: attributes and methods without parameters, from a `SparkSession` on.
-    """
-
-    path: str
+    path: str  # of the object: attributes and methods without parameters, from a `SparkSession` on
     feature: str
     methods: tuple[str, ...]
 
@@ -80,15 +74,7 @@ JVM = (
 def explained(feature: str) -> Iterator[None]:
     """Explain the error of a private name that this version of Spark does not have.
 
-    Parameters
-    ----------
-    feature : str
-        What the block needs it for.
-
-    Raises
-    ------
-    RequirementError
-        In place of the error of such a name.
+    It is a `RequirementError` that names the feature.
     """
     try:
         yield

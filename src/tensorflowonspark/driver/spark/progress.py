@@ -30,13 +30,6 @@ class ProgressJobs:
 
     Of epochs that follow each other within ten seconds some are left out; the longer the training, the longer the time
     between two that are shown. The last one is always shown, when the cluster ends if not before.
-
-    Parameters
-    ----------
-    context : SparkContext
-        The application.
-    store : MetricsStore
-        The cluster's metrics.
     """
 
     def __init__(self, context: "SparkContext", store: MetricsStore) -> None:

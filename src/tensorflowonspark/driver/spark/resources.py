@@ -46,12 +46,7 @@ def allocates_dynamically(context: "SparkContext") -> bool:
 def count_slots(context: "SparkContext", profile: "ResourceProfile | None" = None) -> int:
     """Return how many tasks the present executors can run at the same time.
 
-    Parameters
-    ----------
-    context : SparkContext
-        The application.
-    profile : ResourceProfile, optional
-        The resources of a task; by default those of any task.
+    Without a profile, these are the slots of any task.
     """
     with explained(SLOTS):  # no public API has this number; Spark's own check of barrier stages uses the same call
         scala = context._jsc.sc()
@@ -62,14 +57,7 @@ def count_slots(context: "SparkContext", profile: "ResourceProfile | None" = Non
 def most_slots(context: "SparkContext", profile: "ResourceProfile | None", present: int) -> int:
     """Return how many slots dynamic allocation may give: at least the present ones.
 
-    Parameters
-    ----------
-    context : SparkContext
-        The application.
-    profile : ResourceProfile or None
-        The resources of a task; None for those of any task.
-    present : int
-        The slots of the present executors.
+    Without a profile, these are the slots of any task.
     """
     most = _Request.of(context, profile).slots
     return max(present, sys.maxsize if most == math.inf else int(most))
@@ -85,23 +73,9 @@ def find_slots(
 ) -> int:
     """Wait until the application has the wanted slots, or at least those needed; return their number.
 
-    Parameters
-    ----------
-    context : SparkContext
-        The application.
-    needed, wanted : int
-        The fewest and the most slots.
-    timeout : float
-        Seconds to wait for executors that were requested from the cluster manager.
-    had : int
-        The number of slots before an executor was lost, which the cluster manager replaces.
-    profile : ResourceProfile, optional
-        The resources of a task; by default those of any task.
-
-    Raises
-    ------
-    SlotsError
-        If there are too few, and no more are expected or none has registered in time.
+    Executors that were requested from the cluster manager are waited for until the time-out in seconds; it replaces one
+    that was lost, before which there were `had` slots. Without a profile, these are the slots of any task. If there are
+    too few, and no more are expected or none has registered in time, it raises `SlotsError`.
     """
     request = _Request.of(context, profile)
     awaited = max(request.slots, had)
@@ -136,30 +110,15 @@ def find_slots(
 
 @dataclass(frozen=True)
 class _Request:
-    """The executors that an application has requested from its cluster manager, according to its settings.
-
-    Parameters
-    ----------
-    master : str
-        The cluster manager.
-    executors : int or None
-        The number of executors, if it is fixed.
-    cores : int or None
-        The number of cores of each.
-    gpus : int
-        The number of GPUs of each, as far as a task's resources include GPUs.
-    slots : float
-        The task slots of all of them, infinite without a limit. If their number is not fixed, the most that there were
-        at one time.
-    dynamic : bool
-        Whether Spark allocates executors dynamically; `executors` is then the most.
-    """
+    """The executors that an application has requested from its cluster manager, according to its settings."""
 
     master: str
-    executors: int | None
-    cores: int | None
-    gpus: int
-    slots: float
+    executors: int | None  # if their number is fixed; with dynamic allocation the most
+    cores: int | None  # of each
+    gpus: int  # of each, as far as a task's resources include GPUs
+    slots: (
+        float  # of all of them, infinite without a limit; without a fixed number the most that there were at one time
+    )
     dynamic: bool
 
     @classmethod

@@ -31,14 +31,8 @@ _current: "ContextVar[Reservation | None]" = ContextVar("reservation", default=N
 class Reservation:
     """Slots for the clusters of one thread, and of the threads that Spark's libraries start for it.
 
-    Parameters
-    ----------
-    lease : Lease
-        The slots.
-    follow : callable, optional
-        Called with the `ClusterRun` of each cluster that draws from them, when it is made.
-    about : callable, optional
-        Returns what identifies these clusters in the lines of the console, as ``{"trial": 3}``.
+    `follow` is called with the `ClusterRun` of each cluster that draws from them, when it is made. `about` returns what
+    identifies these clusters in the lines of the console, as ``{"trial": 3}``.
     """
 
     def __init__(
@@ -79,15 +73,7 @@ def reserved(context: "SparkContext | None", reservation: Reservation) -> Iterat
 
 
 class ApplicationSlots:
-    """The slots of a running application, as the clusters of one resource profile see them.
-
-    Parameters
-    ----------
-    context : SparkContext
-        The application.
-    profile : ResourceProfile, optional
-        The resources of a task; by default those of any task.
-    """
+    """The slots of a running application, as the clusters of one resource profile see them."""
 
     def __init__(self, context: "SparkContext", profile: "ResourceProfile | None" = None) -> None:
         self._context = context
@@ -120,17 +106,8 @@ class ApplicationSlots:
     def require(self, needed: int, timeout: float) -> None:
         """Wait for executors that have not registered yet.
 
-        Parameters
-        ----------
-        needed : int
-            The slots that they must have.
-        timeout : float
-            Seconds to wait at most.
-
-        Raises
-        ------
-        SlotsError
-            If there are fewer, or this thread holds them itself.
+        If there are fewer when the time-out in seconds is over, or this thread holds them itself, it raises
+        `SlotsError`.
         """
         if self.reservation() is None and (not self._is_dynamic() or needed > self.capacity()):
             find_slots(self._context, needed, needed, timeout, 0, self._profile)
@@ -143,21 +120,8 @@ class ApplicationSlots:
     def acquire(self, name: str, needed: int, wanted: int, check: Callable[[], object]) -> Lease:
         """Wait for slots: those of this thread's reservation, or else any of the application.
 
-        Parameters
-        ----------
-        name : str
-            Who asks, for messages.
-        needed, wanted : int
-            The fewest and the most slots.
-        check : callable
-            Called during the wait; what it raises ends it.
-
-        Raises
-        ------
-        SlotsError
-            If the reservation has fewer, or the wait could never end.
-        ClusterError
-            If the application ends meanwhile.
+        What `check` raises ends the wait. If the reservation has fewer, or the wait could never end, it raises
+        `SlotsError`, and `ClusterError` if the application ends meanwhile.
         """
         reservation = self.reservation()
         if reservation is not None:

@@ -35,16 +35,8 @@ _GPU_DEVICES = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
 class ForkServer:
     """The fork server of an executor, whether or not it is running.
 
-    Parameters
-    ----------
-    local_directory : str
-        Spark's directory for temporary files on this executor.
-    executor_pid : int
-        The pid of the executor, with which the server ends.
-    environment : mapping
-        The whole environment of this supervisor's node.
-    idle_seconds : float
-        Seconds without a cluster on the executor after which the server ends.
+    It is found in Spark's directory for temporary files, and ends with the executor, or after so many seconds without a
+    cluster on it. The environment is the whole one of this supervisor's node.
     """
 
     def __init__(
@@ -72,14 +64,8 @@ class ForkServer:
     def fork(self, pipe: int, output: int, *, first: bool = False) -> "ForkedProcess | None":
         """Return a new node; None without a server, or if the server can't fork a node like this one.
 
-        Parameters
-        ----------
-        pipe : int
-            The file descriptor in the node's arguments (`processes.parent_pipe`).
-        output : int
-            The file descriptor for its output.
-        first : bool
-            Whether to start a server if there is none, and to wait until it has imported what nodes need.
+        The descriptor `pipe` is the one in the node's arguments (`processes.parent_pipe`). The `first` node starts a
+        server if there is none, and waits until it has imported what nodes need.
         """
         try:
             connection = self._connect(first=first)
@@ -171,15 +157,8 @@ class ForkServer:
 class ForkedProcess:
     """A process that a fork server has forked, with the interface of ``subprocess.Popen``.
 
-    Parameters
-    ----------
-    pid : int
-        The pid, which is also that of its process group.
-    connection : socket
-        The connection on which the server reports the exit code; if the server ends first, the exit code is
-        `processes.UNKNOWN_EXIT`.
-    replies : file
-        The connection's file for reading.
+    The pid is also that of its process group. The server reports the exit code on the connection, whose file for
+    reading is `replies`; if the server ends first, the exit code is `processes.UNKNOWN_EXIT`.
     """
 
     def __init__(self, pid: int, connection: socket.socket, replies: Any) -> None:

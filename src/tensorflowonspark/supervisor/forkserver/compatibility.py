@@ -24,15 +24,6 @@ _LATER = ("TF_CONFIG", "CUDA_VISIBLE_DEVICES", "PYTHON_UDF_", "PYTHON_DAEMON_", 
 class ImportProperties:
     """The properties of a process on which its imports depend.
 
-    Parameters
-    ----------
-    environment : dict
-        The whole environment.
-    python : str
-        The interpreter.
-    directory : str
-        The working directory, to which a search path may be relative; Python 3.10 looks for modules in it too.
-
     Examples
     --------
     >>> ImportProperties({"TF_USE_LEGACY_KERAS": "1"}).fits(ImportProperties({"A_VARIABLE": "1"}))
@@ -41,8 +32,9 @@ class ImportProperties:
     True
     """
 
-    environment: dict[str, str]
-    python: str = field(default_factory=lambda: sys.executable)
+    environment: dict[str, str]  # the whole one
+    python: str = field(default_factory=lambda: sys.executable)  # the interpreter
+    # The working directory: a search path may be relative to it, and Python 3.10 looks for modules in it too.
     directory: str = field(default_factory=os.getcwd)
 
     def fits(self, other: "ImportProperties") -> bool:

@@ -25,17 +25,8 @@ _RUNTIMES = ("jax", "torch")  # of Keras's backends beside TensorFlow
 def preload(check: Callable[[], None] = lambda: None, niceness: int = 0) -> None:
     """Import the modules that nodes need.
 
-    Parameters
-    ----------
-    check : callable
-        Called each second until they are imported, which takes long on a busy machine.
-    niceness : int
-        Of the import.
-
-    Raises
-    ------
-    ImportError
-        If TensorFlow, or Keras with JAX, is not installed, or an import fails.
+    `check` is called each second until they are imported, which takes long on a busy machine. If TensorFlow, or Keras
+    with JAX, is not installed, or an import fails, it raises `ImportError`.
     """
     failures: list[BaseException] = []
 
@@ -97,10 +88,7 @@ def _others(backend: str) -> list[str]:
 def why_unsafe(own_threads: int) -> str:
     """Return the reason why this process may not fork; empty if it may.
 
-    Parameters
-    ----------
-    own_threads : int
-        Number of Python threads that are known to hold no locks.
+    `own_threads` is the number of Python threads that are known to hold no locks.
     """
     if threading.active_count() > own_threads:
         return f"threads are running: {threading.enumerate()}"

@@ -25,17 +25,7 @@ class Rendezvous:
     It is accessed through a file descriptor, so that it is the directory that was verified when it was opened, and its
     path may be longer than a socket's.
 
-    Parameters
-    ----------
-    path : Path
-        The directory.
-    make : bool
-        Whether to create a missing directory.
-
-    Raises
-    ------
-    OSError
-        If it is missing, belongs to another user, or is accessible to others.
+    If it is missing and not to be made, belongs to another user, or is accessible to others, it raises `OSError`.
     """
 
     def __init__(self, path: Path, *, make: bool) -> None:
@@ -97,10 +87,7 @@ class Rendezvous:
     def connect(self, seconds: float) -> socket.socket:
         """Return a connection to the server, with a time-out.
 
-        Raises
-        ------
-        OSError
-            If there is no server, or it is another user's process.
+        If there is no server, or it is another user's process, it raises `OSError`.
         """
         connection = socket.socket(socket.AF_UNIX)
         connection.settimeout(seconds)

@@ -45,18 +45,8 @@ class _Request:
 class ForkServerProcess:
     """Forks nodes; it listens from its creation on.
 
-    Parameters
-    ----------
-    rendezvous : Rendezvous
-        The directory with its socket and locks.
-    lock : int
-        The file descriptor with the lock of the server.
-    properties : ImportProperties
-        Those of this process.
-    path : list of str
-        ``sys.path`` at its start.
-    idle_seconds : float
-        Seconds without a cluster on this executor after which it ends.
+    The lock is the descriptor with that of the server, `path` is ``sys.path`` at its start. It ends after so many
+    seconds without a cluster on this executor.
     """
 
     def __init__(
@@ -199,16 +189,8 @@ def _close(connection: socket.socket, descriptors: list[int]) -> None:
 def _reset_child(environment: Mapping[str, str], arguments: Sequence[str], path: Sequence[str], output: int) -> None:
     """Reset a forked process to the state of one that was started with ``exec``.
 
-    Parameters
-    ----------
-    environment : mapping
-        The whole environment.
-    arguments : sequence of str
-        The new ``sys.argv``.
-    path : sequence of str
-        The new ``sys.path``.
-    output : int
-        The file descriptor for standard output and standard error; it is closed.
+    The environment is the whole one, arguments and path the new ``sys.argv`` and ``sys.path``. The descriptor for the
+    output is closed.
     """
     os.setsid()
     # The process name identifies the node's family; the command line stays that of the fork server.

@@ -17,10 +17,7 @@ def set_aside(*packages: str) -> None:
 
     Hooks that follow an import (``wrapt.register_post_import_hook``) run then, as in a process that did not have them.
 
-    Parameters
-    ----------
-    *packages : str
-        Names at the top, each after those that it imports itself.
+    The packages are names at the top, each after those that it imports itself.
 
     Examples
     --------
