@@ -158,7 +158,7 @@ def hadoop_free():
 @pytest.fixture
 def unchecked_frames(monkeypatch):
     """Let a cluster be fed whatever its backend takes in place of a DataFrame."""
-    monkeypatch.setattr("tensorflowonspark.driver.feed.data.check_frame", lambda frame, validation: None)
+    monkeypatch.setattr("tensorflowonspark.driver.feed.feed_settings.check_frame", lambda frame, validation: None)
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tensorflowonspark.config import Job as Job
     from tensorflowonspark.config import Role as Role
     from tensorflowonspark.driver.cluster import Cluster as Cluster
-    from tensorflowonspark.driver.feed.data import Data as Data
+    from tensorflowonspark.driver.feed.feed_settings import Data as Data
     from tensorflowonspark.driver.feed.structured_streaming import StreamingFeed as StreamingFeed
     from tensorflowonspark.driver.metrics.records import ClusterEvent as ClusterEvent
     from tensorflowonspark.driver.metrics.records import ClusterMetrics as ClusterMetrics
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from tensorflowonspark.driver.nodes import NodeInfo as NodeInfo
     from tensorflowonspark.driver.nodes import NodeState as NodeState
     from tensorflowonspark.driver.preflight import check_environment as check_environment
-    from tensorflowonspark.driver.results import Results as Results
     from tensorflowonspark.driver.run import run as run
     from tensorflowonspark.driver.run import run_script as run_script
+    from tensorflowonspark.driver.run_results import Results as Results
     from tensorflowonspark.errors import CheckpointError as CheckpointError
     from tensorflowonspark.errors import ClusterError as ClusterError
     from tensorflowonspark.errors import FeedError as FeedError
@@ -63,7 +63,7 @@ _MODULES = {
     "driver.metrics.records": ("ClusterEvent", "ClusterMetrics", "EpochMetrics", "NodeMetrics"),
     "driver.nodes": ("NodeInfo", "NodeState"),
     "driver.preflight": ("check_environment",),
-    "driver.results": ("Results",),
+    "driver.run_results": ("Results",),
     "driver.run": ("run", "run_script"),
     "driver.feed.structured_streaming": ("StreamingFeed",),
     "node.ps.coordinator": ("CoordinatedFeed",),
@@ -85,7 +85,7 @@ _MODULES = {
     "node.context": ("Context", "context"),
     "search.tune": ("tune",),
     "config": ("ClusterSpec", "Job", "Role"),
-    "driver.feed.data": ("Data",),
+    "driver.feed.feed_settings": ("Data",),
     "restart_policy": ("RestartPolicy",),
     "settings": ("Dashboard", "Logs", "Network", "Nodes"),
     "tfrecords.dataframes": ("read_tfrecord", "register_tfrecord", "write_tfrecord"),

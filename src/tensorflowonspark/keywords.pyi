@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pyspark.ml.param import Param
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
-from tensorflowonspark.driver.feed.data import Data
+from tensorflowonspark.driver.feed.feed_settings import Data
 from tensorflowonspark.driver.feed.job import Start
 from tensorflowonspark.ml.model import KerasModel
 from tensorflowonspark.ml.params import Invalid
@@ -45,7 +45,7 @@ class RunKeywords(ClusterKeywords, total=False):
     data: DataFrame | Data | None
 
 class FeedKeywords(TypedDict, total=False):
-    """Those of `tensorflowonspark.driver.feed.data.FeedSettings`."""
+    """Those of `tensorflowonspark.driver.feed.feed_settings.FeedSettings`."""
     validation: DataFrame | str | None
     cache: Literal['disk', 'memory'] | None
     cache_limit: int | str | None

@@ -2,8 +2,8 @@
 
 import pytest
 
-from tensorflowonspark.driver.spark import private_names
-from tensorflowonspark.driver.spark.private_names import JavaUse, jvm_problems
+from tensorflowonspark.driver.spark import spark_names
+from tensorflowonspark.driver.spark.spark_names import JavaUse, jvm_problems
 
 pytestmark = pytest.mark.masters("local")
 
@@ -18,7 +18,7 @@ def test_a_method_and_an_object_that_are_gone_are_named(spark, monkeypatch):
         JavaUse("sparkContext._jsc.sc().goneToo()", "slots", ("any",)),
         JavaUse("_gone.sc()", "slots", ("any",)),
     ]
-    monkeypatch.setattr(private_names, "JVM", uses)
+    monkeypatch.setattr(spark_names, "JVM", uses)
     found = [problem.partition(": ")[0].partition(" has no ")[2] for problem in jvm_problems(spark)]
     assert found == [
         "org.apache.spark.SparkContext.gone",

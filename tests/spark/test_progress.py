@@ -6,12 +6,12 @@ import time
 import pytest
 
 from tensorflowonspark.config import ClusterSpec
+from tensorflowonspark.driver.metrics.metrics_store import MetricsStore
 from tensorflowonspark.driver.metrics.records import EpochMetrics
-from tensorflowonspark.driver.metrics.store import MetricsStore
 from tensorflowonspark.driver.nodes import Roster
 from tensorflowonspark.driver.spark.jobs import SparkJob
 from tensorflowonspark.driver.spark.naming import described
-from tensorflowonspark.driver.spark.progress import ProgressJobs
+from tensorflowonspark.driver.spark.progress_jobs import ProgressJobs
 from tests.support.commands import run_python
 from tests.support.ui import jobs
 
@@ -19,8 +19,8 @@ _PAGE = """
 import json, sys, time, urllib.request
 from pyspark.sql import SparkSession
 from tensorflowonspark.driver.metrics.records import ClusterEvent, EpochMetrics
-from tensorflowonspark.driver.metrics.store import MetricsStore
-from tensorflowonspark.driver.spark.progress import ProgressJobs
+from tensorflowonspark.driver.metrics.metrics_store import MetricsStore
+from tensorflowonspark.driver.spark.progress_jobs import ProgressJobs
 
 spark = SparkSession.builder.master("local[1]").config("spark.ui.port", "0").getOrCreate()
 context = spark.sparkContext

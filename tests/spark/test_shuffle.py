@@ -8,9 +8,9 @@ from pyspark.sql import functions as f
 
 import tensorflowonspark as tfos
 from tensorflowonspark.columns import PLACE_BITS, mixed_order
-from tensorflowonspark.driver.feed.data import FeedSettings
-from tensorflowonspark.driver.spark.partitions import dealt as dealt_rows
-from tensorflowonspark.driver.spark.partitions import repartitioned, spread
+from tensorflowonspark.driver.feed.feed_settings import FeedSettings
+from tensorflowonspark.driver.spark.repartition import dealt as dealt_rows
+from tensorflowonspark.driver.spark.repartition import repartitioned, spread
 
 pytestmark = pytest.mark.masters("local")
 WORKERS = 3

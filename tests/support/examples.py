@@ -30,7 +30,7 @@ WITH_TENSORFLOW = {
     "tensorflowonspark.frames.graphs",
 }
 WITH_SPARK = {
-    "tensorflowonspark.driver.feed.data",
+    "tensorflowonspark.driver.feed.feed_settings",
     "tensorflowonspark.frames.analysis",
     "tensorflowonspark.frames.maps",
     "tensorflowonspark.frames.reductions",
@@ -44,7 +44,7 @@ WITH_NODES = {
     "tensorflowonspark.driver.cluster",
     "tensorflowonspark.driver.cluster_view",
     "tensorflowonspark.driver.feed.structured_streaming",
-    "tensorflowonspark.driver.results",
+    "tensorflowonspark.driver.run_results",
     "tensorflowonspark.driver.run",
     "tensorflowonspark.ml.estimator",
     "tensorflowonspark.search.tune",

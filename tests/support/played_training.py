@@ -14,8 +14,8 @@ from unittest import mock
 
 from tensorflowonspark.config import ClusterConfig, ClusterSpec
 from tensorflowonspark.driver.dashboard.service import DashboardService
-from tensorflowonspark.driver.metrics import store as store_module
-from tensorflowonspark.driver.metrics.store import MetricsStore
+from tensorflowonspark.driver.metrics import metrics_store as store_module
+from tensorflowonspark.driver.metrics.metrics_store import MetricsStore
 from tensorflowonspark.driver.nodes import Node, NodeState
 from tensorflowonspark.messages import GpuUsage, Member, NodeUsage, ReportedMetrics, TrainingTotals
 from tests.support.backend import LoopbackBackend

@@ -12,7 +12,7 @@ import pytest
 import tensorflowonspark as tfos
 from tensorflowonspark import cli, frames
 from tensorflowonspark.declarations import entries_of, keywords_of
-from tensorflowonspark.driver.feed.data import FeedSettings
+from tensorflowonspark.driver.feed.feed_settings import FeedSettings
 from tensorflowonspark.frames.block_plans import MapOptions, ReduceOptions
 from tensorflowonspark.node.feed.selection import DatasetOptions, FeatureOptions
 from tensorflowonspark.settings import ClusterSettings

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from tensorflowonspark import storage
-from tensorflowonspark.cli.settings import program_of_spark, spark_settings
 from tensorflowonspark.cli.signals import uninterrupted
+from tensorflowonspark.cli.spark_settings import program_of_spark, spark_settings
 from tensorflowonspark.errors import StorageError
 
 _CLI = "org.apache.hadoop.yarn.client.cli.ApplicationCLI"  # which `yarn application` runs; Spark's jars have it

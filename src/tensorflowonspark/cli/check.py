@@ -9,7 +9,7 @@ from typing import Any
 
 from tensorflowonspark.cli.signals import ended_by_signals
 from tensorflowonspark.driver.preflight import examine_environment
-from tensorflowonspark.driver.spark.private_names import python_problems
+from tensorflowonspark.driver.spark.spark_names import python_problems
 from tensorflowonspark.errors import RequirementError
 from tensorflowonspark.keras.wheels import wheels_of
 from tensorflowonspark.task.environment import ExecutorEnvironment, own_environment
@@ -119,8 +119,8 @@ def _check_cluster(options: argparse.Namespace, report: CheckReport) -> None:
     """Add the executors to a report."""
     from tensorflowonspark.cli.spark import start_session, stop_session, submit_arguments
     from tensorflowonspark.driver.executor_checks import closed_between, examine_executors, named_hosts, problems_of
-    from tensorflowonspark.driver.spark.private_names import jvm_problems
     from tensorflowonspark.driver.spark.resources import allocates_dynamically, is_local, unseen_executors
+    from tensorflowonspark.driver.spark.spark_names import jvm_problems
 
     with ThreadPoolExecutor(1) as background, ended_by_signals() as install:
         importing = background.submit(own_environment)  # takes as long as Spark's start

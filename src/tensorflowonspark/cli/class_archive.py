@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from signal import SIGKILL
 
-from tensorflowonspark.cli.settings import program_of_spark, spark_home
+from tensorflowonspark.cli.spark_settings import program_of_spark, spark_home
 from tensorflowonspark.driver.preflight import java_program
 from tensorflowonspark.user_cache import user_cache
 

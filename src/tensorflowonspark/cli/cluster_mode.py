@@ -18,8 +18,8 @@ from threading import Thread
 
 from tensorflowonspark import storage
 from tensorflowonspark.cli.applications import application_of
-from tensorflowonspark.cli.settings import program_of_spark, submit_environment
 from tensorflowonspark.cli.signals import held_back, uninterrupted
+from tensorflowonspark.cli.spark_settings import program_of_spark, submit_environment
 from tensorflowonspark.driver.log_files import is_remote_directory
 from tensorflowonspark.errors import ClusterError, SpecError, StorageError
 from tensorflowonspark.node.script import Script

@@ -15,8 +15,8 @@ import psutil
 
 from tensorflowonspark.cli.check import CheckReport, check
 from tensorflowonspark.cli.redaction import Redaction
-from tensorflowonspark.cli.settings import given_in_environment, spark_settings
 from tensorflowonspark.cli.spark import add_spark_options
+from tensorflowonspark.cli.spark_settings import given_in_environment, spark_settings
 from tensorflowonspark.errors import ClusterError, SpecError
 from tensorflowonspark.keras.wheels import wheels_of
 from tensorflowonspark.task.gpus import all_gpus

@@ -19,7 +19,7 @@ from typing import Any
 
 from tensorflowonspark import storage
 from tensorflowonspark.cli.env_checksum import check_archive, digest_of
-from tensorflowonspark.cli.settings import spark_settings
+from tensorflowonspark.cli.spark_settings import spark_settings
 from tensorflowonspark.errors import SpecError, StorageError
 from tensorflowonspark.storage.ownership import why_replaceable
 

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from tensorflowonspark.cli.class_archive import archive_path, mapped, write_later
 from tensorflowonspark.cli.cluster_mode import check_cluster_mode, run_in_cluster, staging_folder
 from tensorflowonspark.cli.python_env import PythonEnvironment, add_environment_options, find_environment
-from tensorflowonspark.cli.settings import spark_settings, use_hadoop_settings
 from tensorflowonspark.cli.signals import Signalled, ended_by_signals, exit_code_of_signal
 from tensorflowonspark.cli.spark import (
     add_spark_options,
@@ -25,11 +24,12 @@ from tensorflowonspark.cli.spark import (
     stop_session,
     submit_arguments,
 )
+from tensorflowonspark.cli.spark_settings import spark_settings, use_hadoop_settings
 from tensorflowonspark.config import ClusterSpec
 from tensorflowonspark.declarations import SECONDS, choices_of, keywords_of, kinds_of, summary_of, texts_of
 from tensorflowonspark.driver.dashboard.page import check_report_path
 from tensorflowonspark.driver.dashboard.service import require_packages
-from tensorflowonspark.driver.feed.data import Data, FeedSettings
+from tensorflowonspark.driver.feed.feed_settings import Data, FeedSettings
 from tensorflowonspark.driver.log_files import check_log_dir
 from tensorflowonspark.driver.program import configure
 from tensorflowonspark.driver.run import run, run_script

@@ -15,8 +15,8 @@ import psutil
 
 from tensorflowonspark.cli.applications import application_of
 from tensorflowonspark.cli.jvm_output import JvmOutput
-from tensorflowonspark.cli.settings import SHELL, given_in_environment, spark_settings
 from tensorflowonspark.cli.signals import uninterrupted
+from tensorflowonspark.cli.spark_settings import SHELL, given_in_environment, spark_settings
 from tensorflowonspark.driver.preflight import check_environment
 from tensorflowonspark.driver.spark.jobs import first_cause
 from tensorflowonspark.driver.spark.resources import is_local

@@ -10,8 +10,13 @@ from typing import Any, NoReturn
 from tensorflowonspark.cli.cluster_mode import ONCE, check_deploy_mode
 from tensorflowonspark.cli.python_env import add_environment_options, find_environment
 from tensorflowonspark.cli.run import add_deploy_mode, describe, note_late_options
-from tensorflowonspark.cli.settings import program_of_spark, spark_settings, submit_environment, use_hadoop_settings
 from tensorflowonspark.cli.spark import add_spark_options, submit_arguments
+from tensorflowonspark.cli.spark_settings import (
+    program_of_spark,
+    spark_settings,
+    submit_environment,
+    use_hadoop_settings,
+)
 from tensorflowonspark.errors import SpecError
 
 _DRIVER_PYTHON = "spark.pyspark.driver.python"

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from tensorflowonspark.driver.metrics.store import MetricsStore
+from tensorflowonspark.driver.metrics.metrics_store import MetricsStore
 from tensorflowonspark.driver.nodes import Node
 from tensorflowonspark.messages import RowSource, TrainingTotals
 

@@ -13,7 +13,7 @@ from tensorflowonspark.config import ClusterConfig
 from tensorflowonspark.driver.advice import training_advice
 from tensorflowonspark.driver.console import ConsoleReporter
 from tensorflowonspark.driver.hangs import find_vanished
-from tensorflowonspark.driver.metrics.store import MetricsStore
+from tensorflowonspark.driver.metrics.metrics_store import MetricsStore
 from tensorflowonspark.driver.monitor import Monitor
 from tensorflowonspark.driver.nodes import Node, NodeState
 from tensorflowonspark.driver.reception import Reception

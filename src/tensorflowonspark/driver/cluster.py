@@ -17,7 +17,7 @@ from tensorflowonspark.driver.attempt import GRACE_SECONDS
 from tensorflowonspark.driver.cluster_run import ClusterRun
 from tensorflowonspark.driver.cluster_view import ClusterView
 from tensorflowonspark.driver.dashboard.page import check_report_path
-from tensorflowonspark.driver.feed.data import FeedSettings, feed_request
+from tensorflowonspark.driver.feed.feed_settings import FeedSettings, feed_request
 from tensorflowonspark.driver.feed.inference import infer, wait_until_served
 from tensorflowonspark.driver.feed.job import FeedRequest, check_frame
 from tensorflowonspark.driver.feed.structured_streaming import StreamingFeed
@@ -30,12 +30,12 @@ from tensorflowonspark.driver.program import (
     program_name,
     serialize_program,
 )
-from tensorflowonspark.driver.results import Results
+from tensorflowonspark.driver.run_results import Results
 from tensorflowonspark.driver.sharing.manifest import node_endpoints
 from tensorflowonspark.driver.spark.backend import Backend, SparkBackend, is_remote
 from tensorflowonspark.driver.spark.batch_rdd import BatchRDD
-from tensorflowonspark.driver.spark.partitions import spread
-from tensorflowonspark.driver.spark.progress import ProgressJobs
+from tensorflowonspark.driver.spark.progress_jobs import ProgressJobs
+from tensorflowonspark.driver.spark.repartition import spread
 from tensorflowonspark.driver.tracking import track
 from tensorflowonspark.errors import OF_PEERS, ClusterError, FeedError, SpecError
 from tensorflowonspark.feed_messages import CacheConfig

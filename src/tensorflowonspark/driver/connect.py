@@ -22,12 +22,12 @@ from tensorflowonspark.columns import map_in_arrow
 from tensorflowonspark.config import ClusterConfig
 from tensorflowonspark.driver.cluster import Cluster
 from tensorflowonspark.driver.feed.job import FeedRequest
-from tensorflowonspark.driver.results import Results
+from tensorflowonspark.driver.run_results import Results
 from tensorflowonspark.driver.spark.backend import Backend
 from tensorflowonspark.driver.spark.batch_rdd import BatchRDD
-from tensorflowonspark.driver.spark.gpus import gpu_profile_of_connect
+from tensorflowonspark.driver.spark.gpu_profiles import gpu_profile_of_connect
 from tensorflowonspark.driver.spark.jobs import Stage, stage_error
-from tensorflowonspark.driver.spark.partitions import dealt, repartitioned
+from tensorflowonspark.driver.spark.repartition import dealt, repartitioned
 from tensorflowonspark.errors import ClusterError, StartError
 from tensorflowonspark.storage import hadoop_settings
 from tensorflowonspark.task.launch import PROBLEM_SCHEMA, LaunchPlan, launch_node, own_address

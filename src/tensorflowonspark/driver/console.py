@@ -13,8 +13,8 @@ from typing import IO, Any, Literal
 from tensorflowonspark.config import ClusterSpec
 from tensorflowonspark.driver.log_entries import JsonFormatter, LogEntry, NewTexts, entry_of_epoch, entry_of_event
 from tensorflowonspark.driver.log_files import DRIVER, LogFiles
+from tensorflowonspark.driver.metrics.metrics_store import MetricsStore
 from tensorflowonspark.driver.metrics.records import ClusterEvent, EpochMetrics
-from tensorflowonspark.driver.metrics.store import MetricsStore
 from tensorflowonspark.driver.progress_bar import ProgressBar
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.messages import Failed, Progress

@@ -18,9 +18,9 @@ from tensorflowonspark.driver.decision import awaits_executors
 from tensorflowonspark.driver.failures import Failures
 from tensorflowonspark.driver.inbox import Inbox
 from tensorflowonspark.driver.members import Membership
-from tensorflowonspark.driver.metrics.store import MetricsStore
+from tensorflowonspark.driver.metrics.metrics_store import MetricsStore
 from tensorflowonspark.driver.nodes import Node, NodeState, Roster
-from tensorflowonspark.driver.stacks import StackCollection
+from tensorflowonspark.driver.stack_collection import StackCollection
 from tensorflowonspark.errors import ClusterError, NodeError
 from tensorflowonspark.messages import Stop
 from tensorflowonspark.restart_policy import RestartPolicy

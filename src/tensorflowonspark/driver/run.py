@@ -11,14 +11,14 @@ from tensorflowonspark.config import ClusterConfig
 from tensorflowonspark.declarations import takes
 from tensorflowonspark.driver.cluster import Cluster
 from tensorflowonspark.driver.connect import run_remotely
-from tensorflowonspark.driver.feed.data import Data, feed_request
+from tensorflowonspark.driver.feed.feed_settings import Data, feed_request
 from tensorflowonspark.driver.feed.job import FeedRequest
 from tensorflowonspark.driver.program import Program, configure
 from tensorflowonspark.driver.restart_budget import RestartBudget
-from tensorflowonspark.driver.results import Results
+from tensorflowonspark.driver.run_results import Results
 from tensorflowonspark.driver.script import read_script
 from tensorflowonspark.driver.spark.backend import is_remote
-from tensorflowonspark.driver.spark.partitions import new_column, repartitioned
+from tensorflowonspark.driver.spark.repartition import new_column, repartitioned
 from tensorflowonspark.errors import OF_PEERS, NodeError, SpecError
 from tensorflowonspark.restart_policy import RestartPolicy
 from tensorflowonspark.settings import GROUPS, ClusterSettings, Nodes, as_group, with_groups

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from tensorflowonspark.config import ClusterSpec
+from tensorflowonspark.driver.metrics.metrics_store import MetricsStore
 from tensorflowonspark.driver.metrics.records import ClusterEvent, EpochMetrics
-from tensorflowonspark.driver.metrics.store import MetricsStore
 from tensorflowonspark.driver.run_log import RunLog, open_log
 from tensorflowonspark.secrecy import is_secret
 

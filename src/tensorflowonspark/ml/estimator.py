@@ -9,7 +9,7 @@ from pyspark.sql import functions as f
 
 from tensorflowonspark.columns import check_schema, quoted, select
 from tensorflowonspark.declarations import keywords_of, shows
-from tensorflowonspark.driver.feed.data import Data, FeedSettings
+from tensorflowonspark.driver.feed.feed_settings import Data, FeedSettings
 from tensorflowonspark.driver.run import run
 from tensorflowonspark.errors import FeedError, SpecError
 from tensorflowonspark.ml.checks import ColumnForm, check_features, forms_of, label_checks

@@ -25,7 +25,7 @@ from tensorflowonspark.columns import (
     to_array,
     to_batch,
 )
-from tensorflowonspark.driver.spark.partitions import new_column
+from tensorflowonspark.driver.spark.repartition import new_column
 from tensorflowonspark.errors import FeedError, SpecError
 from tensorflowonspark.feed_messages import SplitManifest
 from tensorflowonspark.ml.distribution import DistributedModel, loaded

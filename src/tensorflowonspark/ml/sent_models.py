@@ -16,7 +16,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from tensorflowonspark.driver.spark.backend import is_remote
-from tensorflowonspark.driver.spark.private_names import SENT_MODELS, explained
+from tensorflowonspark.driver.spark.spark_names import SENT_MODELS, explained
 
 if TYPE_CHECKING:
     from pyspark import SparkContext

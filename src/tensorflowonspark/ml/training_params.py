@@ -9,7 +9,7 @@ from pyspark.ml.param import TypeConverters
 from pyspark.ml.param.shared import HasLabelCol, HasSeed, HasValidationIndicatorCol, HasWeightCol
 
 from tensorflowonspark.declarations import keywords_of
-from tensorflowonspark.driver.feed.data import FeedSettings
+from tensorflowonspark.driver.feed.feed_settings import FeedSettings
 from tensorflowonspark.driver.feed.job import Start
 from tensorflowonspark.errors import OF_PEERS, SpecError, did_you_mean
 from tensorflowonspark.keras.jax.jax_processes import ALONE

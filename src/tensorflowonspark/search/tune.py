@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from tensorflowonspark.config import ClusterSpec
 from tensorflowonspark.driver.spark.backend import is_remote
-from tensorflowonspark.driver.spark.gpus import gpu_profile
+from tensorflowonspark.driver.spark.gpu_profiles import gpu_profile
 from tensorflowonspark.driver.spark.slots import ApplicationSlots
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.renamed import warn_renamed

@@ -15,13 +15,13 @@ from tensorflowonspark import processes
 from tensorflowonspark.messages import StatusRequest, ToNode
 from tensorflowonspark.node.setup import NodeSetup
 from tensorflowonspark.secrecy import is_secret
-from tensorflowonspark.supervisor.client import NodeAssignment
 from tensorflowonspark.supervisor.exit_status import out_of_memory_kills
-from tensorflowonspark.supervisor.forkserver.client import ForkServer
+from tensorflowonspark.supervisor.forkserver.forkserver_client import ForkServer
 from tensorflowonspark.supervisor.host import LOCAL_DIRECTORIES
 from tensorflowonspark.supervisor.liveness import LivenessMonitor
 from tensorflowonspark.supervisor.outbox import Outbox
 from tensorflowonspark.supervisor.output import Output
+from tensorflowonspark.supervisor.supervisor_client import NodeAssignment
 from tensorflowonspark.transport import Packed
 
 _OUTPUT_SECONDS = 1.0  # for the last lines of a process that has ended to be read

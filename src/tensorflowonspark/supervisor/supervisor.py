@@ -47,12 +47,12 @@ from tensorflowonspark.messages import (
     ToSupervisor,
 )
 from tensorflowonspark.processes import watch_process
-from tensorflowonspark.supervisor.client import NodeAssignment
 from tensorflowonspark.supervisor.exit_status import explain, shell_code
 from tensorflowonspark.supervisor.host import executor_id, reserve_port
 from tensorflowonspark.supervisor.node_process import NodeProcess, has_ended
 from tensorflowonspark.supervisor.outbox import Outbox
-from tensorflowonspark.supervisor.stacks import StackRequests
+from tensorflowonspark.supervisor.stack_requests import StackRequests
+from tensorflowonspark.supervisor.supervisor_client import NodeAssignment
 from tensorflowonspark.supervisor.tensorboard import TensorBoard
 from tensorflowonspark.terminal import CONSOLE
 

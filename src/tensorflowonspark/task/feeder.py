@@ -38,7 +38,7 @@ class FeedSpec:
     # Above 0: a partition is sent in several parts, each of which counts at once. Their numbers in the feed begin with
     # the partition's and are this far apart. Only for tasks that Spark does not repeat alone.
     part_stride: int = 0
-    dealt: bool = False  # the last two columns are the rows' places and hashes (`driver/spark/partitions.py`)
+    dealt: bool = False  # the last two columns are the rows' places and hashes (`driver/spark/repartition.py`)
 
 
 @dataclass(frozen=True)

@@ -16,18 +16,18 @@ from tensorflowonspark.config import ClusterConfig, Role
 from tensorflowonspark.errors import FeedError
 from tensorflowonspark.feed_messages import FeedFailed, PartitionFed
 from tensorflowonspark.messages import Detach, Failed, NodeEndpoint, NodeReady
-from tensorflowonspark.supervisor.client import (
-    NodeAssignment,
-    receive_reply,
-    start_supervisor,
-    supervisor_environment,
-)
 from tensorflowonspark.supervisor.host import (
     address_problem,
     advertised_address,
     configured_address,
     find_interface,
     local_directory,
+)
+from tensorflowonspark.supervisor.supervisor_client import (
+    NodeAssignment,
+    receive_reply,
+    start_supervisor,
+    supervisor_environment,
 )
 from tensorflowonspark.task.feeder import FeedSpec, feed_partition
 from tensorflowonspark.task.gpus import task_gpus

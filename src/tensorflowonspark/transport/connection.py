@@ -18,8 +18,15 @@ from tensorflowonspark.transport.channel import Channel
 from tensorflowonspark.transport.credentials import Credentials
 from tensorflowonspark.transport.framed_socket import Frame, FramedSocket
 from tensorflowonspark.transport.handshake import prove_to_server
+from tensorflowonspark.transport.serialization import (
+    HEADER_BYTES,
+    MESSAGE_BYTES,
+    ConnectionLost,
+    NoConnection,
+    pack,
+    unpack,
+)
 from tensorflowonspark.transport.shared_file import FileRef
-from tensorflowonspark.transport.wire import HEADER_BYTES, MESSAGE_BYTES, ConnectionLost, NoConnection, pack, unpack
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -24,8 +24,8 @@ from tensorflowonspark.transport.credentials import Credentials
 from tensorflowonspark.transport.framed_socket import BATCHES, Frame, FramedSocket
 from tensorflowonspark.transport.handshake import prove_to_client
 from tensorflowonspark.transport.receiver import Listener, Receiver
+from tensorflowonspark.transport.serialization import HEADER_BYTES, MESSAGE_BYTES, ConnectionLost, pack, unpack
 from tensorflowonspark.transport.shared_file import FileRef, open_shared
-from tensorflowonspark.transport.wire import HEADER_BYTES, MESSAGE_BYTES, ConnectionLost, pack, unpack
 
 if TYPE_CHECKING:
     import pyarrow as pa

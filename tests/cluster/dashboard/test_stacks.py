@@ -24,7 +24,7 @@ class Enough(Exception):
 
 
 _SHORT = tfos.Nodes(grace=1)
-_BOUND_SECONDS = 6.0 + 2.0  # as of `driver/stacks.py`, and some for a busy machine
+_BOUND_SECONDS = 6.0 + 2.0  # as of `driver/stack_collection.py`, and some for a busy machine
 
 
 def stacks(url, node=""):

@@ -22,8 +22,8 @@ from tensorflowonspark import processes
 from tensorflowonspark.config import ClusterConfig, ClusterSpec
 from tensorflowonspark.messages import FrameworkImported, Member, Members, NodeReady, ProgramBegun, Returned, Stop
 from tensorflowonspark.node.setup import NodeSetup
-from tensorflowonspark.supervisor.forkserver.client import ForkServer
-from tensorflowonspark.supervisor.forkserver.rendezvous import Rendezvous
+from tensorflowonspark.supervisor.forkserver.forkserver_client import ForkServer
+from tensorflowonspark.supervisor.forkserver.server_directory import ServerDirectory
 from tensorflowonspark.supervisor.node_process import node_environment
 from tests.support.messages import opened
 from tests.support.processes import has_ended, is_fork_server
@@ -321,7 +321,7 @@ def test_it_ends_when_sparks_directory_is_gone(executor, imports, tmp_path_facto
 def test_it_ends_when_no_cluster_has_been_there_for_long(executor):
     program = (
         "import os, sys, time\n"
-        "from tensorflowonspark.supervisor.forkserver.client import ForkServer\n"
+        "from tensorflowonspark.supervisor.forkserver.forkserver_client import ForkServer\n"
         "ForkServer(sys.argv[1], int(sys.argv[2]), dict(os.environ), 2.0).ensure()\n"
         "sys.stdin.read()"
     )
@@ -340,7 +340,7 @@ def test_it_ends_when_no_cluster_has_been_there_for_long(executor):
 
 
 def test_an_open_directory_is_not_used(executor):
-    home = Rendezvous.of(str(executor.directory), executor.process.pid)
+    home = ServerDirectory.of(str(executor.directory), executor.process.pid)
     home.mkdir(mode=0o755)
     server = executor.fork_server()
     server.ensure()

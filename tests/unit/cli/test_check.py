@@ -7,7 +7,7 @@ import pytest
 
 from tensorflowonspark.cli import check, main, spark
 from tensorflowonspark.driver import executor_checks
-from tensorflowonspark.driver.spark import private_names, resources
+from tensorflowonspark.driver.spark import resources, spark_names
 from tensorflowonspark.task.environment import ExecutorEnvironment
 from tensorflowonspark.task.fabric import Fabric, InfiniBandPort, NcclChoice
 
@@ -65,7 +65,7 @@ def test_executors_that_no_application_sees_are_explained(monkeypatch, master):
         (spark, "start_session", session),
         (spark, "stop_session", None),
         (spark, "submit_arguments", []),
-        (private_names, "jvm_problems", []),
+        (spark_names, "jvm_problems", []),
         (resources, "allocates_dynamically", False),
         (executor_checks, "examine_executors", []),
         (executor_checks, "closed_between", []),

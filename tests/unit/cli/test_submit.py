@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from tensorflowonspark.cli import main
-from tensorflowonspark.cli.settings import submit_environment
+from tensorflowonspark.cli.spark_settings import submit_environment
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tensorflowonspark.config import ClusterSpec
 from tensorflowonspark.driver.advice import WorkerTraining, advice, feeding_advice, training_advice
-from tensorflowonspark.driver.metrics.store import MetricsStore
+from tensorflowonspark.driver.metrics.metrics_store import MetricsStore
 from tensorflowonspark.driver.nodes import Roster
 from tensorflowonspark.messages import Member, RowSource, TrainingTotals
 

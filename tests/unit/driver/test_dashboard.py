@@ -17,7 +17,7 @@ import pytest
 import tensorflowonspark as tfos
 from tensorflowonspark.config import ClusterConfig, ClusterSpec
 from tensorflowonspark.driver.attempt import ClusterAttempt
-from tensorflowonspark.driver.dashboard import server as server_module
+from tensorflowonspark.driver.dashboard import page_server as server_module
 from tensorflowonspark.driver.dashboard import service
 from tests.support.backend import cluster_on
 from tests.support.pages import get, state, states

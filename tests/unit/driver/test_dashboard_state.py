@@ -11,8 +11,8 @@ import pytest
 
 import tensorflowonspark as tfos
 from tensorflowonspark.driver.dashboard import service, snapshots
+from tensorflowonspark.driver.dashboard.page_state import page_state
 from tensorflowonspark.driver.dashboard.snapshots import Snapshots, to_json
-from tensorflowonspark.driver.dashboard.state import page_state
 from tensorflowonspark.terminal import CONSOLE
 from tests.support.backend import cluster_on
 from tests.support.pages import connection, free_port, get, state, states, with_token

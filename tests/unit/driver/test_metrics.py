@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tensorflowonspark.config import ClusterSpec
 from tensorflowonspark.driver.metrics.history import History, Report, Reports
-from tensorflowonspark.driver.metrics.store import MetricsStore
+from tensorflowonspark.driver.metrics.metrics_store import MetricsStore
 from tensorflowonspark.driver.nodes import NodeState, Roster
 from tensorflowonspark.messages import GpuUsage, Member, NodeUsage, ReportedMetrics, TrainingTotals
 

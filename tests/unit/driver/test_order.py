@@ -7,7 +7,7 @@ import pytest
 
 import tensorflowonspark as tfos
 from tensorflowonspark.driver import cluster_run
-from tensorflowonspark.driver.metrics.store import MetricsStore
+from tensorflowonspark.driver.metrics.metrics_store import MetricsStore
 from tensorflowonspark.driver.monitor import Monitor
 from tensorflowonspark.errors import FailureKind
 from tensorflowonspark.messages import Failed, Lines, ReportedMetrics, Returned, TrainingTotals

@@ -6,7 +6,7 @@ import pyspark
 import pytest
 from py4j.protocol import Py4JError
 
-from tensorflowonspark.driver.spark import private_names
+from tensorflowonspark.driver.spark import spark_names
 from tensorflowonspark.driver.spark.resources import count_slots
 from tensorflowonspark.errors import RequirementError
 
@@ -25,7 +25,7 @@ class Java:
 
 
 def test_the_installed_pyspark_has_all_names():
-    assert list(private_names.python_problems()) == []
+    assert list(spark_names.python_problems()) == []
 
 
 def test_a_method_that_the_jvm_lacks_is_named():
@@ -46,14 +46,14 @@ def test_an_application_that_has_ended_is_another_error():
 
 
 def test_other_errors_stay():
-    with pytest.raises(Py4JError, match="connection refused"), private_names.explained("anything"):
+    with pytest.raises(Py4JError, match="connection refused"), spark_names.explained("anything"):
         raise Py4JError("connection refused")
 
 
 def test_a_name_that_a_module_lacks_is_named(monkeypatch):
-    use = private_names.PythonUse("pyspark.rdd", "the rows", ("RDD._gone", "RDD.map"))
-    gone = private_names.PythonUse("pyspark.gone", "the rows", ("any",))
-    monkeypatch.setattr(private_names, "PYTHON", (use, gone))
-    first, second = private_names.python_problems()
+    use = spark_names.PythonUse("pyspark.rdd", "the rows", ("RDD._gone", "RDD.map"))
+    gone = spark_names.PythonUse("pyspark.gone", "the rows", ("any",))
+    monkeypatch.setattr(spark_names, "PYTHON", (use, gone))
+    first, second = spark_names.python_problems()
     assert first.startswith(f"Spark {pyspark.__version__} has no pyspark.rdd.RDD._gone: the rows needs it; install")
     assert " has no pyspark.gone: " in second

@@ -4,17 +4,17 @@ from types import SimpleNamespace
 
 import pytest
 
+from tensorflowonspark.driver.metrics.metrics_store import MetricsStore
 from tensorflowonspark.driver.metrics.records import ClusterEvent, EpochMetrics
-from tensorflowonspark.driver.metrics.store import MetricsStore
-from tensorflowonspark.driver.spark import progress
+from tensorflowonspark.driver.spark import progress_jobs
 
 
 @pytest.mark.parametrize(("seconds", "shown"), [(9, 2), (500, 51), (86_400, 310)])
 def test_the_epochs_of_a_day_are_some_three_hundred_jobs(monkeypatch, seconds, shown):
     """Spark keeps a thousand. Epochs of a second each, and the last one is always among them."""
     clock = SimpleNamespace(now=0.0, monotonic=lambda: clock.now)
-    monkeypatch.setattr(progress, "time", clock)
-    jobs = progress.ProgressJobs(None, MetricsStore("train"))
+    monkeypatch.setattr(progress_jobs, "time", clock)
+    jobs = progress_jobs.ProgressJobs(None, MetricsStore("train"))
     texts = []
     monkeypatch.setattr(jobs, "_show", texts.append)
     for number in range(seconds):

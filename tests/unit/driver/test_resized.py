@@ -19,7 +19,7 @@ _DRAWS = range(int(os.environ.get("TFOS_TEST_RESIZES", "4")))
 
 
 def dealt(sizes, workers):
-    """Return the partitions of a held cluster, as `dealt` (`driver/spark/partitions.py`) has Spark make them."""
+    """Return the partitions of a held cluster, as `dealt` (`driver/spark/repartition.py`) has Spark make them."""
     start, rows = 0, []
     for partition, size in enumerate(sizes):
         numbers = np.arange(size)

@@ -8,9 +8,9 @@ import pytest
 
 import tensorflowonspark as tfos
 from tensorflowonspark.config import ClusterSpec
+from tensorflowonspark.driver.metrics.metrics_store import MetricsStore
 from tensorflowonspark.driver.metrics.records import EpochMetrics
-from tensorflowonspark.driver.metrics.store import MetricsStore
-from tensorflowonspark.driver.results import last_repeats
+from tensorflowonspark.driver.run_results import last_repeats
 from tensorflowonspark.errors import FailureKind
 from tensorflowonspark.messages import ReportedMetrics, TrainingTotals
 from tests.support.backend import cluster_on

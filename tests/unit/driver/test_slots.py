@@ -10,7 +10,7 @@ import pytest
 
 from tensorflowonspark.driver.spark import resources
 from tensorflowonspark.driver.spark.dynamic import allow_barrier_stages
-from tensorflowonspark.driver.spark.gpus import gpu_profile
+from tensorflowonspark.driver.spark.gpu_profiles import gpu_profile
 from tensorflowonspark.driver.spark.jobs import stage_error
 from tensorflowonspark.driver.spark.resources import find_slots, most_slots
 from tensorflowonspark.errors import FeedError, SlotsError, SpecError

@@ -11,8 +11,8 @@ import pytest
 
 from tensorflowonspark.config import ClusterSpec
 from tensorflowonspark.driver import run_log, tracking
+from tensorflowonspark.driver.metrics.metrics_store import MetricsStore
 from tensorflowonspark.driver.metrics.records import EpochMetrics
-from tensorflowonspark.driver.metrics.store import MetricsStore
 from tensorflowonspark.driver.nodes import Roster
 from tensorflowonspark.supervisor.node_process import node_environment
 from tensorflowonspark.terminal import CONSOLE

@@ -10,17 +10,17 @@ from threading import Thread
 
 import pytest
 
-from tensorflowonspark.supervisor.forkserver import client
-from tensorflowonspark.supervisor.forkserver.client import ForkServer
-from tensorflowonspark.supervisor.forkserver.rendezvous import Rendezvous
+from tensorflowonspark.supervisor.forkserver import forkserver_client
+from tensorflowonspark.supervisor.forkserver.forkserver_client import ForkServer
+from tensorflowonspark.supervisor.forkserver.server_directory import ServerDirectory
 from tests.support.commands import run_python
 from tests.support.programs import wait_for
 
 
 def test_a_busy_server_is_waited_for(tmp_path, monkeypatch):
-    monkeypatch.setattr(client, "_REPLY_SECONDS", 0.2)
-    rendezvous = Rendezvous(Rendezvous.of(str(tmp_path), os.getpid()), make=True)
-    listener = rendezvous.listen()
+    monkeypatch.setattr(forkserver_client, "_REPLY_SECONDS", 0.2)
+    directory = ServerDirectory(ServerDirectory.of(str(tmp_path), os.getpid()), make=True)
+    listener = directory.listen()
 
     def reply_late():
         connection, _ = listener.accept()
@@ -35,19 +35,19 @@ def test_a_busy_server_is_waited_for(tmp_path, monkeypatch):
     for descriptor in (reading, writing):
         os.close(descriptor)
     listener.close()
-    rendezvous.close()
+    directory.close()
 
 
 _SERVER = """
 import os, sys
 from pathlib import Path
 from tensorflowonspark.supervisor.forkserver.compatibility import ImportProperties
-from tensorflowonspark.supervisor.forkserver.rendezvous import SERVER, Rendezvous
-from tensorflowonspark.supervisor.forkserver import server
-rendezvous = Rendezvous(Path(sys.argv[1]), make=True)
-server._REQUEST_SECONDS = 0.2
-lock = rendezvous.lock(SERVER)
-if server.ForkServerProcess(rendezvous, lock, ImportProperties(dict(os.environ)), sys.path, 600.0).run():
+from tensorflowonspark.supervisor.forkserver.server_directory import SERVER, ServerDirectory
+from tensorflowonspark.supervisor.forkserver import forkserver
+directory = ServerDirectory(Path(sys.argv[1]), make=True)
+forkserver._REQUEST_SECONDS = 0.2
+lock = directory.lock(SERVER)
+if forkserver.ForkServerProcess(directory, lock, ImportProperties(dict(os.environ)), sys.path, 600.0).run():
     os.write(1, b"begun")
     os._exit(7)
 """
@@ -56,7 +56,7 @@ if server.ForkServerProcess(rendezvous, lock, ImportProperties(dict(os.environ))
 @pytest.mark.parametrize("confirms", [True, False])
 def test_a_forked_node_waits_for_its_supervisor_however_long(tmp_path, monkeypatch, confirms):
     """A busy supervisor confirms late, or has started the node with exec by then."""
-    path = Rendezvous.of(str(tmp_path), os.getpid())
+    path = ServerDirectory.of(str(tmp_path), os.getpid())
     request = ForkServer._request
 
     def request_and_wait(*arguments):

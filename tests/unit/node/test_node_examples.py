@@ -39,7 +39,7 @@ def rows(ids):
 @contextmanager
 def lent_context(monkeypatch):
     """Yield the context of a worker that is fed six rows, and two to validate on."""
-    monkeypatch.setattr("tensorflowonspark.driver.feed.data.check_frame", lambda frame, validation: None)
+    monkeypatch.setattr("tensorflowonspark.driver.feed.feed_settings.check_frame", lambda frame, validation: None)
 
     def drive():
         with cluster_in_process(lend_context, __name__) as cluster, suppress(tfos.FeedError):  # which came too late

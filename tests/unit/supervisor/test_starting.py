@@ -7,8 +7,8 @@ import pytest
 
 from tensorflowonspark.config import ClusterConfig, ClusterSpec
 from tensorflowonspark.messages import Failed
-from tensorflowonspark.supervisor.client import NodeAssignment
 from tensorflowonspark.supervisor.supervisor import Supervisor
+from tensorflowonspark.supervisor.supervisor_client import NodeAssignment
 from tensorflowonspark.transport import new_credentials
 
 

@@ -23,9 +23,9 @@ from tensorflowonspark.messages import (
     NoMoreFeeds,
     Stop,
 )
-from tensorflowonspark.supervisor.client import NodeAssignment
 from tensorflowonspark.supervisor.outbox import Outbox
 from tensorflowonspark.supervisor.supervisor import Supervisor
+from tensorflowonspark.supervisor.supervisor_client import NodeAssignment
 from tensorflowonspark.transport import seal
 from tests.support.programs import wait_for
 

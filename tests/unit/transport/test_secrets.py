@@ -8,7 +8,7 @@ from tensorflowonspark.config import ClusterConfig, ClusterSpec
 from tensorflowonspark.errors import RequirementError
 from tensorflowonspark.messages import NodeEndpoint, NodeReady
 from tensorflowonspark.node.setup import NodeSetup
-from tensorflowonspark.supervisor.client import NodeAssignment
+from tensorflowonspark.supervisor.supervisor_client import NodeAssignment
 from tensorflowonspark.task.feeder import FeedSpec
 from tensorflowonspark.transport import Credentials, new_credentials, spark_wants_tls
 

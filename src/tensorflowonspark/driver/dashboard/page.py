@@ -8,9 +8,9 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from tensorflowonspark.driver.dashboard.page_state import node_details, page_state
 from tensorflowonspark.driver.dashboard.snapshots import to_json
-from tensorflowonspark.driver.dashboard.state import node_details, page_state
-from tensorflowonspark.driver.metrics.store import MetricsStore
+from tensorflowonspark.driver.metrics.metrics_store import MetricsStore
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.storage import file_system, publish, use_session
 

@@ -11,11 +11,11 @@ from importlib.util import find_spec
 
 from tensorflowonspark.config import ClusterConfig
 from tensorflowonspark.driver.dashboard.page import page_headers, page_html, report_html
+from tensorflowonspark.driver.dashboard.page_server import PageServer, Request, Response, Route
+from tensorflowonspark.driver.dashboard.page_state import node_details, page_state
 from tensorflowonspark.driver.dashboard.prometheus import exposition
-from tensorflowonspark.driver.dashboard.server import PageServer, Request, Response, Route
 from tensorflowonspark.driver.dashboard.snapshots import Snapshots, to_json
-from tensorflowonspark.driver.dashboard.state import node_details, page_state
-from tensorflowonspark.driver.metrics.store import MetricsStore
+from tensorflowonspark.driver.metrics.metrics_store import MetricsStore
 from tensorflowonspark.driver.spark.backend import Backend
 from tensorflowonspark.errors import SpecError, StartError, did_you_mean
 from tensorflowonspark.settings import Dashboard

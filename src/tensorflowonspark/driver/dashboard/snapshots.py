@@ -13,7 +13,7 @@ from http import HTTPStatus
 from threading import Event, Lock, Semaphore
 from typing import Any
 
-from tensorflowonspark.driver.dashboard.server import Response
+from tensorflowonspark.driver.dashboard.page_server import Response
 from tensorflowonspark.terminal import CONSOLE
 
 _log = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import google_crc32c
 
 from tensorflowonspark.driver.feed.job import Contents, FeedRequest
-from tensorflowonspark.driver.feed.progress import ProgressTimeout, describe_others, describe_rows
+from tensorflowonspark.driver.feed.progress_timeout import ProgressTimeout, describe_others, describe_rows
 from tensorflowonspark.driver.feed.sources import HeldTasks, Source, SparkJobs
 from tensorflowonspark.driver.nodes import Node, NodeState
 from tensorflowonspark.driver.sharing.manifest import build_manifests, node_endpoints

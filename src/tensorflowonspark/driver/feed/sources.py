@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
 from tensorflowonspark.driver.feed.job import FeedRequest
-from tensorflowonspark.driver.feed.progress import ProgressTimeout, describe_others
+from tensorflowonspark.driver.feed.progress_timeout import ProgressTimeout, describe_others
 from tensorflowonspark.driver.nodes import Node, NodeState
 from tensorflowonspark.driver.sharing.manifest import node_endpoints
 from tensorflowonspark.driver.spark.jobs import first_cause, not_computed

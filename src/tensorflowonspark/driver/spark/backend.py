@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from tensorflowonspark.columns import map_in_arrow
 from tensorflowonspark.driver.spark.batch_rdd import BatchRDD
 from tensorflowonspark.driver.spark.dynamic import occupy_slots
-from tensorflowonspark.driver.spark.gpus import gpu_profile
+from tensorflowonspark.driver.spark.gpu_profiles import gpu_profile
 from tensorflowonspark.driver.spark.jobs import (
     PartitionFunction,
     SeparateStages,
@@ -26,9 +26,9 @@ from tensorflowonspark.driver.spark.jobs import (
 from tensorflowonspark.driver.spark.ledger import Lease
 from tensorflowonspark.driver.spark.local_nodes import LocalNodes
 from tensorflowonspark.driver.spark.lost_executors import give_up_host, was_preempted
-from tensorflowonspark.driver.spark.private_names import HADOOP, explained
 from tensorflowonspark.driver.spark.resources import allocates_dynamically, driver_host, find_slots, listen
 from tensorflowonspark.driver.spark.slots import ApplicationSlots, Reservation
+from tensorflowonspark.driver.spark.spark_names import HADOOP, explained
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.storage import hadoop_settings
 from tensorflowonspark.task.launch import LaunchPlan

@@ -15,7 +15,7 @@ from tensorflowonspark.columns import map_in_arrow
 from tensorflowonspark.driver.spark.dynamic import Retention, allow_barrier_stages, collect_with
 from tensorflowonspark.driver.spark.lost_executors import names_lost_executor
 from tensorflowonspark.driver.spark.naming import describe_job, job_group, name_stages
-from tensorflowonspark.driver.spark.partitions import dealt, repartitioned
+from tensorflowonspark.driver.spark.repartition import dealt, repartitioned
 from tensorflowonspark.driver.spark.resources import DYNAMIC_ALLOCATION, allocates_dynamically
 from tensorflowonspark.errors import ClusterError, FeedError
 from tensorflowonspark.task.launch import PROBLEM_SCHEMA, LaunchPlan, launch_node

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from tensorflowonspark.driver.spark.jobs import Stage
 from tensorflowonspark.messages import Detach, Failed
 from tensorflowonspark.processes import Process
-from tensorflowonspark.supervisor.client import receive_reply, start_supervisor, supervisor_environment
+from tensorflowonspark.supervisor.supervisor_client import receive_reply, start_supervisor, supervisor_environment
 from tensorflowonspark.task.launch import LaunchPlan
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import re
 import time
 from typing import TYPE_CHECKING
 
-from tensorflowonspark.driver.spark.private_names import LOST_HOSTS, PREEMPTION, explained
+from tensorflowonspark.driver.spark.spark_names import LOST_HOSTS, PREEMPTION, explained
 
 if TYPE_CHECKING:
     from pyspark import SparkContext

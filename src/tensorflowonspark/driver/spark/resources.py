@@ -13,7 +13,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tensorflowonspark.driver.spark.private_names import DYNAMIC, SLOTS, explained
+from tensorflowonspark.driver.spark.spark_names import DYNAMIC, SLOTS, explained
 from tensorflowonspark.errors import SlotsError, StartError
 from tensorflowonspark.settings import port_range
 from tensorflowonspark.transport import ChannelHandler, Credentials, Server

@@ -8,7 +8,7 @@ from tensorflowonspark.keras.hooks import keras_backend
 from tensorflowonspark.processes import parent_pipe, watch_process
 from tensorflowonspark.supervisor.forkserver.compatibility import ImportProperties
 from tensorflowonspark.supervisor.forkserver.preload import preload, why_unsafe
-from tensorflowonspark.supervisor.forkserver.rendezvous import SERVER, Rendezvous
+from tensorflowonspark.supervisor.forkserver.server_directory import SERVER, ServerDirectory
 from tensorflowonspark.supervisor.forkserver.set_aside import set_aside
 
 _KNOWN_THREADS = 2  # the main thread, and the one that watches the executor
@@ -17,18 +17,18 @@ _KNOWN_THREADS = 2  # the main thread, and the one that watches the executor
 def _serve(path: Path, executor: int, idle_seconds: float, niceness: int) -> bool:
     """Run the fork server of an executor; return True in each forked node."""
     properties, search_path = ImportProperties(dict(os.environ)), list(sys.path)
-    rendezvous = Rendezvous(path, make=True)
-    lock = rendezvous.lock(SERVER)
+    directory = ServerDirectory(path, make=True)
+    lock = directory.lock(SERVER)
     if lock is None:  # another process was faster
         return False
-    rendezvous.hide()
+    directory.hide()
 
     def end() -> None:
-        rendezvous.remove()
+        directory.remove()
         os._exit(0)
 
     def end_with_application() -> None:
-        if not rendezvous.exists():
+        if not directory.exists():
             end()
 
     watch_process(executor, end)
@@ -38,13 +38,13 @@ def _serve(path: Path, executor: int, idle_seconds: float, niceness: int) -> boo
     except ImportError:
         usable = False
     if not usable:
-        rendezvous.remove()
+        directory.remove()
         return False
-    from tensorflowonspark.supervisor.forkserver.server import (
+    from tensorflowonspark.supervisor.forkserver.forkserver import (
         ForkServerProcess,  # which imports what a node does, and so comes last
     )
 
-    return ForkServerProcess(rendezvous, lock, properties, search_path, idle_seconds).run()
+    return ForkServerProcess(directory, lock, properties, search_path, idle_seconds).run()
 
 
 if __name__ == "__main__":

@@ -16,8 +16,8 @@ from tensorflowonspark.driver.metrics.measures import (
     SHARE_DIGITS,
     numbers_of,
 )
+from tensorflowonspark.driver.metrics.metrics_store import MetricsStore
 from tensorflowonspark.driver.metrics.records import NodeMetrics
-from tensorflowonspark.driver.metrics.store import MetricsStore
 
 _LINE_CHARACTERS = 1000
 _EVENTS = 1000  # the last ones

@@ -4,8 +4,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tensorflowonspark.driver.spark.jobs import first_cause
-from tensorflowonspark.driver.spark.private_names import GPUS, explained
 from tensorflowonspark.driver.spark.resources import allocates_dynamically, is_local
+from tensorflowonspark.driver.spark.spark_names import GPUS, explained
 from tensorflowonspark.errors import SpecError
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from typing import Any
 from tensorflowonspark import processes
 from tensorflowonspark.processes import wait_for_end, watch_process
 from tensorflowonspark.supervisor.forkserver.compatibility import ImportProperties
-from tensorflowonspark.supervisor.forkserver.rendezvous import GO, SERVER, USERS, Rendezvous, peer_is_stopped
+from tensorflowonspark.supervisor.forkserver.server_directory import GO, SERVER, USERS, ServerDirectory, peer_is_stopped
 
 _REPLY_SECONDS = 1.0  # for the server to reply, which takes milliseconds; then it is examined
 _BUSY_SECONDS = 15.0  # the same, for a server that is not stopped
@@ -46,7 +46,7 @@ class ForkServer:
         environment: Mapping[str, str],
         idle_seconds: float = _IDLE_SECONDS,
     ) -> None:
-        self._path = Rendezvous.of(local_directory, executor_pid)
+        self._path = ServerDirectory.of(local_directory, executor_pid)
         self._executor_pid = executor_pid
         self._properties = ImportProperties(dict(environment))
         self._idle_seconds = idle_seconds
@@ -87,33 +87,33 @@ class ForkServer:
     def ensure(self) -> None:
         """Start a server for nodes like this one, unless there is one."""
         with suppress(OSError, ValueError):
-            rendezvous = Rendezvous(self._path, make=True)
+            directory = ServerDirectory(self._path, make=True)
             try:
-                self._share_use(rendezvous)
-                if self._is_free(rendezvous):
+                self._share_use(directory)
+                if self._is_free(directory):
                     self._start(_NICENESS)
             finally:
-                rendezvous.close()
+                directory.close()
 
     def _connect(self, *, first: bool) -> socket.socket:
-        rendezvous = Rendezvous(self._path, make=first)
+        directory = ServerDirectory(self._path, make=first)
         try:
-            connection = self._connect_first(rendezvous) if first else rendezvous.connect(_REPLY_SECONDS)
-            self._share_use(rendezvous)
+            connection = self._connect_first(directory) if first else directory.connect(_REPLY_SECONDS)
+            self._share_use(directory)
             return connection
         finally:
-            rendezvous.close()
+            directory.close()
 
-    def _connect_first(self, rendezvous: Rendezvous) -> socket.socket:
+    def _connect_first(self, directory: ServerDirectory) -> socket.socket:
         """Connect to the server, which is started if there is none, when it has imported what nodes need."""
         end = time.monotonic() + _IMPORT_SECONDS
         server: processes.Process | None = None
         while True:
             with suppress(OSError):
-                return rendezvous.connect(_REPLY_SECONDS)
+                return directory.connect(_REPLY_SECONDS)
             ended = server is not None and server.poll() is not None
             # Nobody looks at the lock while a server is about to take it.
-            if (server is None or ended) and rendezvous.is_unlocked(SERVER):
+            if (server is None or ended) and directory.is_unlocked(SERVER):
                 if ended:
                     raise ConnectionError("the fork server can't import TensorFlow or JAX, or can't fork after that")
                 server = self._start(niceness=0)
@@ -121,9 +121,9 @@ class ForkServer:
                 raise TimeoutError("the fork server has not imported TensorFlow or JAX in time")
             time.sleep(_LOOK_SECONDS)
 
-    def _share_use(self, rendezvous: Rendezvous) -> None:
+    def _share_use(self, directory: ServerDirectory) -> None:
         if self._share is None:
-            self._share = rendezvous.share(USERS)
+            self._share = directory.share(USERS)
 
     def _request(self, connection: socket.socket, replies: Any, descriptors: Sequence[int]) -> dict[str, Any]:
         socket.send_fds(connection, [b"\0"], descriptors)
@@ -135,11 +135,11 @@ class ForkServer:
         reply = json.loads(replies.readline())
         return reply if isinstance(reply, dict) else {}
 
-    def _is_free(self, rendezvous: Rendezvous) -> bool:
+    def _is_free(self, directory: ServerDirectory) -> bool:
         """Return whether there is no server; one with other properties ends."""
-        lock = rendezvous.lock(SERVER)
+        lock = directory.lock(SERVER)
         if lock is None:
-            with suppress(FileNotFoundError, ConnectionRefusedError), rendezvous.connect(_REPLY_SECONDS) as connection:
+            with suppress(FileNotFoundError, ConnectionRefusedError), directory.connect(_REPLY_SECONDS) as connection:
                 return bool(self._request(connection, connection.makefile("rb"), []).get("refusal"))
             return False  # it is importing
         os.close(lock)

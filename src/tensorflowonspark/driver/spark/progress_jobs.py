@@ -9,8 +9,8 @@ import math
 import time
 from typing import TYPE_CHECKING
 
+from tensorflowonspark.driver.metrics.metrics_store import MetricsStore
 from tensorflowonspark.driver.metrics.records import ClusterEvent, EpochMetrics
-from tensorflowonspark.driver.metrics.store import MetricsStore
 from tensorflowonspark.driver.spark.jobs import first_cause
 from tensorflowonspark.driver.spark.naming import describe_job, job_group
 

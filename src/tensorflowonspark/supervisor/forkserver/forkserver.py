@@ -26,7 +26,7 @@ import numpy as np
 from tensorflowonspark.node import main
 from tensorflowonspark.processes import FAMILY, process_name
 from tensorflowonspark.supervisor.forkserver.compatibility import ImportProperties, shadowed
-from tensorflowonspark.supervisor.forkserver.rendezvous import GO, USERS, Rendezvous, is_free, is_own_peer
+from tensorflowonspark.supervisor.forkserver.server_directory import GO, USERS, ServerDirectory, is_free, is_own_peer
 
 _REQUEST_SECONDS = 1.0  # for a client's request
 _CHECK_SECONDS = 1.0  # between checks whether the server is still in use
@@ -50,9 +50,9 @@ class ForkServerProcess:
     """
 
     def __init__(
-        self, rendezvous: Rendezvous, lock: int, properties: ImportProperties, path: list[str], idle_seconds: float
+        self, directory: ServerDirectory, lock: int, properties: ImportProperties, path: list[str], idle_seconds: float
     ) -> None:
-        self._rendezvous = rendezvous
+        self._directory = directory
         self._lock = lock
         self._properties = properties
         self._path = path
@@ -62,13 +62,13 @@ class ForkServerProcess:
             name: value for name, value in os.environ.items() if properties.environment.get(name) != value
         }
         self._nodes: dict[int, socket.socket] = {}  # by pid, for the exit code
-        self._users = rendezvous.open(USERS)
+        self._users = directory.open(USERS)
         self._used = time.monotonic()
         self._woken, self._waker = socket.socketpair()
         self._waker.setblocking(False)
         signal.set_wakeup_fd(self._waker.fileno())
         signal.signal(signal.SIGCHLD, lambda *_: None)  # without a handler no byte would wake the loop
-        self._listener: socket.socket | None = rendezvous.listen()
+        self._listener: socket.socket | None = directory.listen()
 
     def run(self) -> bool:
         """Serve until the server is no longer used and return False; return True in each forked node."""
@@ -128,7 +128,7 @@ class ForkServerProcess:
         signal.set_wakeup_fd(-1)
         for each in (self._listener, self._woken, self._waker, *self._nodes.values()):
             each.close()
-        self._rendezvous.close()
+        self._directory.close()
         for descriptor in (self._lock, self._users):
             os.close(descriptor)
         select.select([request.connection], [], [])  # without a time-out: the client believes in it
@@ -162,14 +162,14 @@ class ForkServerProcess:
             return
         if self._nodes or not is_free(self._users):
             self._used = time.monotonic()
-        if not self._rendezvous.exists() or time.monotonic() - self._used > self._idle_seconds:
-            self._rendezvous.remove()
+        if not self._directory.exists() or time.monotonic() - self._used > self._idle_seconds:
+            self._directory.remove()
             self._retire()
 
     def _retire(self) -> None:
         """Free the place for another server; this one waits for the ends of its nodes."""
         if self._listener is not None:
-            self._rendezvous.hide()
+            self._directory.hide()
             self._listener.close()
             self._listener = None
             os.close(self._lock)

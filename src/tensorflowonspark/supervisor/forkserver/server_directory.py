@@ -19,7 +19,7 @@ _SOCKET = "socket"
 _PEER = struct.Struct("3i")  # struct ucred of man 7 unix: pid, uid, gid
 
 
-class Rendezvous:
+class ServerDirectory:
     """The directory of a fork server, with its socket and its locks.
 
     It is accessed through a file descriptor, so that it is the directory that was verified when it was opened, and its
