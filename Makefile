@@ -100,6 +100,7 @@ lint: $(STAMP)
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo --no-cache
 	$(BIN)/lint-imports tools/importlinter_types.toml --no-logo --no-cache
+	$(BIN)/python -m tools.docstrings
 
 # The same short set of tests with each combination of Python, Spark and TensorFlow; writes docs/compatibility.md.
 # ARGS="--corners" runs three of them, ARGS="--next" pre-releases, ARGS="--help" lists the options.

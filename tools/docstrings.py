@@ -9,12 +9,14 @@ Usage: ``python -m tools.docstrings``.
 import ast
 import importlib
 import inspect
+import os
 import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 SOURCE = Path(__file__).parent.parent / "src"
 PACKAGES = ("", ".frames", ".keras", ".ml", ".ml.mlflow", ".storage")
 OF_2X = "tensorflowonspark.v2"

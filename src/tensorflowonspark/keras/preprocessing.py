@@ -1,9 +1,9 @@
 """States of Keras's preprocessing layers: computed in parts, merged, and assigned to a layer.
 
 A layer's state over all rows is merged from parts over some of the rows: those of a worker (`keras.adapting_together`),
-or of a Spark task (`ml.spark_adapt`). Keras itself computes the results (the order of a vocabulary, the weights of tf-idf,
-the boundaries of bins). Only functions that take a layer import TensorFlow, so that tasks and the driver may import
-this module.
+or of a Spark task (`ml.spark_adapt`). Keras itself computes the results (the order of a vocabulary, the weights of
+tf-idf, the boundaries of bins). Only functions that take a layer import TensorFlow, so that tasks and the driver may
+import this module.
 """
 
 import sys
