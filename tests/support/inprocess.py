@@ -22,7 +22,7 @@ from tensorflowonspark.driver.feed.job import FeedRequest
 from tensorflowonspark.feed_messages import PartitionFed
 from tensorflowonspark.messages import Member, NodeEndpoint, Probe, ProbeReply, Register
 from tensorflowonspark.node.driver_link import Link
-from tensorflowonspark.node.feed.server import FeedServer
+from tensorflowonspark.node.feed.feed_server import FeedServer
 from tensorflowonspark.node.main import run_program
 from tensorflowonspark.node.setup import NodeSetup
 from tensorflowonspark.task.feeder import feed_partition

@@ -17,9 +17,9 @@ from tensorflowonspark.keras.saving import inference_call
 from tensorflowonspark.messages import InferenceReady, Member, Serving
 from tensorflowonspark.node.checkpoint.export import divided_layers
 from tensorflowonspark.node.driver_link import Link
+from tensorflowonspark.node.feed.feed_server import FeedServer
 from tensorflowonspark.node.feed.inference_server import FunctionServer, InferenceServer
 from tensorflowonspark.node.feed.selection import FeatureOptions
-from tensorflowonspark.node.feed.server import FeedServer
 from tensorflowonspark.node.feed_access import FeedAccess
 from tensorflowonspark.node.output_access import OutputAccess
 from tensorflowonspark.node.parallel import ParallelAccess

@@ -14,12 +14,12 @@ from tensorflowonspark.keras.shards import of_feed
 from tensorflowonspark.node.driver_link import Link
 from tensorflowonspark.node.feed.batches import Batches
 from tensorflowonspark.node.feed.feed import Feed
+from tensorflowonspark.node.feed.feed_server import FeedServer
 from tensorflowonspark.node.feed.feeds import Feeds
 from tensorflowonspark.node.feed.files import FileReader
 from tensorflowonspark.node.feed.footers import Combine
 from tensorflowonspark.node.feed.observer import Observer
 from tensorflowonspark.node.feed.selection import DatasetOptions, FeatureOptions
-from tensorflowonspark.node.feed.server import FeedServer
 from tensorflowonspark.node.feed.tables import FilesToRead
 from tensorflowonspark.node.file_access import FileAccess
 from tensorflowonspark.node.meter import TrainingMeter

@@ -40,8 +40,8 @@ from tensorflowonspark.node.collectives import NodeCollectives
 from tensorflowonspark.node.context import Context, keep_context
 from tensorflowonspark.node.driver_link import Link
 from tensorflowonspark.node.feed.feed import Feed
+from tensorflowonspark.node.feed.feed_server import FeedServer
 from tensorflowonspark.node.feed.selection import text_columns
-from tensorflowonspark.node.feed.server import FeedServer
 from tensorflowonspark.node.forks import children_end_here, keep_exit_functions
 from tensorflowonspark.node.oracle import share_oracle
 from tensorflowonspark.node.ps.coordinator import CoordinatedFeed

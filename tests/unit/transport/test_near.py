@@ -16,7 +16,7 @@ from tensorflowonspark import transport
 from tensorflowonspark.config import ClusterConfig, ClusterSpec
 from tensorflowonspark.errors import FeedError
 from tensorflowonspark.messages import NodeEndpoint, NodeReady
-from tensorflowonspark.node.feed.server import FeedServer
+from tensorflowonspark.node.feed.feed_server import FeedServer
 from tensorflowonspark.node.setup import NodeSetup
 from tensorflowonspark.processes import place
 from tensorflowonspark.task.feeder import FeedSpec, choose, feed_partition

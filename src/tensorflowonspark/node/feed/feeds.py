@@ -24,11 +24,11 @@ from tensorflowonspark.messages import Failed, FeedWanted, Progress, RowSource
 from tensorflowonspark.node.driver_link import Link
 from tensorflowonspark.node.feed.cache import Cache
 from tensorflowonspark.node.feed.feed import Feed
+from tensorflowonspark.node.feed.feed_server import FeedServer
 from tensorflowonspark.node.feed.file_rows import FileRows
 from tensorflowonspark.node.feed.observer import Observer
 from tensorflowonspark.node.feed.pace import measuring
 from tensorflowonspark.node.feed.rows import Rows
-from tensorflowonspark.node.feed.server import FeedServer
 from tensorflowonspark.node.feed.shard import Shard
 from tensorflowonspark.node.feed.share import Share
 from tensorflowonspark.node.feed.streams import PartStream, RowStream
