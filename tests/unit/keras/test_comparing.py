@@ -12,20 +12,17 @@ def other(place, checksum):
 
 
 @pytest.mark.parametrize(
-    ("others", "found"),
+    ("of_all", "found"),
     [
-        ([], set()),
-        ([FIRST, FIRST], set()),
-        ([other(1, 9), FIRST], {1}),
-        ([FIRST, other(0, 9)], (2, "dense/kernel")),
-        ([other(1, 9), other(2, 9)], (2, "adam/iteration")),
-        ([[("other/name", *rest) for _, *rest in FIRST]], set()),
-        ([FIRST[:2]], (1, "adam/iteration")),  # its optimizer is not built
+        ([FIRST], set()),
+        ([FIRST] * 3, set()),
+        ([FIRST, other(1, 9), FIRST], {1}),
+        ([FIRST, FIRST, other(0, 9)], (2, "dense/kernel")),
+        ([FIRST, other(1, 9), other(2, 9)], (2, "adam/iteration")),
+        ([FIRST, [("other/name", *rest) for _, *rest in FIRST]], set()),
+        ([FIRST, FIRST[:2]], (1, "adam/iteration")),  # its optimizer is not built
+        ([FIRST[:2], FIRST], (1, "adam/iteration")),  # that of the first worker is not
     ],
 )
-def test_a_difference_is_one_of_statistics_or_names_the_worker_and_the_variable(others, found):
-    assert compared([FIRST, *others]) == found
-
-
-def test_an_optimizer_that_the_first_worker_lacks_is_named():
-    assert compared([FIRST[:2], FIRST]) == (1, "adam/iteration")
+def test_a_difference_is_one_of_statistics_or_names_the_worker_and_the_variable(of_all, found):
+    assert compared(of_all) == found
