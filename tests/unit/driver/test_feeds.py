@@ -11,7 +11,8 @@ import pytest
 
 import tensorflowonspark as tfos
 from tensorflowonspark import transport
-from tensorflowonspark.driver.feed import session, sources
+from tensorflowonspark.driver.feed import contents, session, sources
+from tensorflowonspark.driver.feed.contents import ContentCheck
 from tensorflowonspark.errors import FailureKind
 from tensorflowonspark.feed_messages import (
     Backpressure,
@@ -510,19 +511,16 @@ def test_workers_that_serve_are_fed_only_beside_a_chief():
 )
 def test_other_rows_than_before_a_restart_are_said_once(monkeypatch, now, lost, words, dealt):
     def begun():
-        made = session.FeedSession.__new__(session.FeedSession)
-        made.number, made.request, made._compared, made._partition_numbers = 3, request, set(), 1 << 20
-        made._roster = SimpleNamespace(nodes=[SimpleNamespace(lost=lost)])
-        return made
+        return ContentCheck(3, request, lambda part: part)
 
     request, found = SimpleNamespace(contents={}), []
-    monkeypatch.setattr(session.CONSOLE, "log", lambda _log, _level, text, *values: found.append(text % values))
-    begun()._compare(Split.TRAIN, {0: (7, 1), 1: (7, 2)}, dealt=dealt)
+    monkeypatch.setattr(contents.CONSOLE, "log", lambda _log, _level, text, *values: found.append(text % values))
+    begun().compare(Split.TRAIN, {0: (7, 1), 1: (7, 2)}, dealt=dealt, lost=lost)
     after = begun()
     for _ in range(2):
-        after._compare(Split.TRAIN, now, dealt=dealt)
+        after.compare(Split.TRAIN, now, dealt=dealt, lost=lost)
     if dealt:  # the partitions of a cluster of one worker are others
-        begun()._compare(Split.TRAIN, {0: (14, 5)}, dealt=False)
+        begun().compare(Split.TRAIN, {0: (14, 5)}, dealt=False, lost=lost)
     assert len(found) == bool(words)
     assert words in "".join(found)
     assert all(each.startswith("feed 3: Spark has computed other rows than before the restart") for each in found)

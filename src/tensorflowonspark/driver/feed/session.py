@@ -11,10 +11,9 @@ import time
 from collections.abc import Callable, Hashable, Sequence, Set
 from typing import TYPE_CHECKING, Any
 
-import google_crc32c
-
-from tensorflowonspark.driver.feed.job import Contents, FeedRequest
-from tensorflowonspark.driver.feed.progress_timeout import ProgressTimeout, describe_others, describe_rows
+from tensorflowonspark.driver.feed.contents import ContentCheck
+from tensorflowonspark.driver.feed.feed_progress import FeedProgress, ProgressTimeout, describe_rows
+from tensorflowonspark.driver.feed.job import FeedRequest
 from tensorflowonspark.driver.feed.sources import HeldTasks, Source, SparkJobs
 from tensorflowonspark.driver.nodes import Node, NodeState
 from tensorflowonspark.driver.sharing.manifest import build_manifests, node_endpoints
@@ -28,16 +27,12 @@ from tensorflowonspark.feed_messages import (
     PartRef,
     PartsStored,
     PartSummary,
-    RowsConsumed,
-    RowsReceived,
     Split,
     SplitManifest,
     StepGrant,
-    StreamOpened,
 )
 from tensorflowonspark.messages import Failed
 from tensorflowonspark.task.feeder import FeedSpec
-from tensorflowonspark.terminal import CONSOLE
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -71,16 +66,14 @@ class FeedSession:
         self._partition_numbers = len(self._roster.nodes) if held and request.starts_early else PARTITIONS_PER_BATCH
         self._scheduler = StepScheduler([node.number for node in self.fed], number)  # if the feed starts early
         self._validation: dict[int, SplitManifest] = {}  # by node; empty if there are no rows to validate on
-        self._compared: set[Split] = set()  # with what was fed before a restart
-        self._received: dict[int, int] = {}  # rows, by node, including those of attempts that will not count
-        self._consumed: dict[int, int] = {}  # rows, by node
-        self._reading: set[int] = set()  # nodes whose programs have begun to take rows as they arrive
+        self._contents = ContentCheck(number, request, self.partition_of)
+        self._reported = FeedProgress(request, self._roster, self._scheduler)
         self._all_up = False
         self._announced = False  # the programs know that rows arrive
         self._informed: dict[int, int] = {}  # nodes that know what they hold, and how often they had been restarted
         self._outdated = True  # a node may not know what it holds
         self._began = time.monotonic()
-        self.timeout = ProgressTimeout(request.timeout, self._progress, self._describe)
+        self.timeout = ProgressTimeout(request.timeout, self._progress, lambda: self._reported.describe(self._tasks()))
         self.monitor.begin_feed(number, self._on_message)
 
     # ---- the life of a feed
@@ -222,33 +215,9 @@ class FeedSession:
         together = not (self._roster.spec.num_ps or self._attempt.restarts_nodes)
         rebalance = self.request.rebalance and together
         own = [part for part in parts if part.split is split]
-        contents = _contents(own)
-        self._compare(split, contents, dealt=any(part.dealt for part in own))
-        fingerprint = google_crc32c.value(repr(sorted(contents.items())).encode())
-        return build_manifests(own, node_endpoints(fed), self.request.cache, rebalance, readers, fingerprint)
-
-    def _compare(self, split: Split, contents: Contents, *, dealt: bool) -> None:
-        """Warn if Spark has computed other rows than before a restart."""
-        if split in self._compared:
-            return  # with parts that are fed again in this attempt the source has compared them
-        self._compared.add(split)
-        before = self.request.contents.get((split, dealt), contents)
-        self.request.contents[split, dealt] = contents
         lost = any(node.lost for node in self._roster.nodes)  # and some partitions with them
-        if lost and dealt:
-            return  # with some rows of each partition
-        for partition in sorted(before.keys() & contents.keys() if lost else before.keys() | contents.keys()):
-            had, has = before.get(partition, (0, 0)), contents.get(partition, (0, 0))
-            if had != has:
-                text = (
-                    "feed %d: Spark has computed other rows than before the restart (partition %d had %s rows, and now "
-                    "has %s): programs that resume within an epoch begin it again. cache() the DataFrame, or write it "
-                    "to files and feed these"
-                )
-                number = partition if dealt else self.partition_of(partition)
-                shown = number, f"{had[0]:,}", describe_others(had, has)
-                CONSOLE.log(_log, logging.WARNING, text, self.number, *shown)
-                return
+        fingerprint = self._contents.take(split, own, lost=lost)
+        return build_manifests(own, node_endpoints(fed), self.request.cache, rebalance, readers, fingerprint)
 
     # ---- messages of the nodes (under the monitor's lock)
 
@@ -260,15 +229,10 @@ class FeedSession:
             case PartsStored():
                 kept = [part for part in message.parts if self.request.keeps_rows or part.split is not Split.TRAIN]
                 self.stored.update((part.ref, part) for part in kept)
-            case RowsReceived():
-                self._received[node.number] = message.rows
-            case RowsConsumed():
-                self._consumed[node.number] = message.rows
-            case StreamOpened():
-                self._reading.add(node.number)
             case Failed() if node.lost or node.state is NodeState.RESTARTING:
                 self.stored = {ref: part for ref, part in self.stored.items() if ref.number != node.number}
                 self._outdated = True
+        self._reported.take(node, message)
         if self.request.starts_early:
             possible = self._scheduler.receive(node.number, message)
             if self._note_state(node) or possible:
@@ -340,50 +304,8 @@ class FeedSession:
     # ---- progress
 
     def _progress(self) -> Hashable:
-        tasks = self._source.job.tasks() if self._source.job is not None else ()
-        programs = tuple((node.feed_wanted, node.returned, node.serving) for node in self._roster.nodes)
-        received, consumed = self._received.copy(), self._consumed.copy()  # messages of nodes change them meanwhile
-        return tuple(received.items()), tuple(consumed.items()), len(self.stored), tasks, programs
+        return self._reported.state(), len(self.stored), self._tasks() or ()
 
-    def _rows(self, node: Node) -> int:
-        """Return how many rows have reached a node, as far as the driver knows."""
-        return max(self._received.get(node.number, 0), self._scheduler.rows.get(node.number, 0))
-
-    def _describe(self) -> str:
-        """Return which process waits for which."""
-        parts = []
-        if self._source.job is not None:
-            done, running, total = self._source.job.tasks()
-            parts.append(f"of the feeding job's tasks {done} of {total} are done and {running} are running")
-        for node in self.fed:
-            received = f"{node.role} on {node.host} has received {self._rows(node):,} {self.request.unit}"
-            if not self.request.starts_early:
-                took = " and waits for the rest"
-            elif node.number not in self._reading:
-                took = f", and its program has not begun to read them ({self.request.read_with})"
-            else:
-                took = f", of which its program has taken {self._consumed.get(node.number, 0):,}"
-            parts.append(received + took)
-        text = "; ".join(parts) + ". Look at the job in Spark's UI and at the nodes' output, or raise timeout"
-        return text + self._advice()
-
-    def _advice(self) -> str:
-        """Return which workers have run out of rows, if the others may wait for them in a step."""
-        dry = [str(each.role) for each in self.fed if self._rows(each) <= self._consumed.get(each.number, 0)]
-        if not self.request.starts_early or self._scheduler.shared or not 0 < len(dry) < len(self.fed):
-            return ""
-        return (
-            f". {', '.join(dry)} has no rows left: if the workers train in step, the others wait for it; let all take "
-            "as many steps and call terminate() then, or use ctx.dataset, whose steps are even"
-        )
-
-
-def _contents(parts: Sequence[PartSummary]) -> Contents:
-    """Return the rows and the checksum of each partition of the DataFrame, wherever its rows are."""
-    contents: Contents = {}
-    for part in parts:
-        for each in part.contents:
-            if each.rows:
-                rows, checksum = contents.get(each.partition, (0, 0))
-                contents[each.partition] = rows + each.rows, (checksum + each.checksum) % (1 << 64)
-    return contents
+    def _tasks(self) -> tuple[int, int, int] | None:
+        """Return how many tasks of the feeding job are done, run, and are known in all; None without a job."""
+        return None if self._source.job is None else self._source.job.tasks()

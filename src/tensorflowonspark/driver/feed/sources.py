@@ -13,8 +13,9 @@ from collections.abc import Callable, Collection, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
+from tensorflowonspark.driver.feed.contents import describe_others
+from tensorflowonspark.driver.feed.feed_progress import ProgressTimeout
 from tensorflowonspark.driver.feed.job import FeedRequest
-from tensorflowonspark.driver.feed.progress_timeout import ProgressTimeout, describe_others
 from tensorflowonspark.driver.nodes import Node, NodeState
 from tensorflowonspark.driver.sharing.manifest import node_endpoints
 from tensorflowonspark.driver.spark.jobs import first_cause, not_computed
