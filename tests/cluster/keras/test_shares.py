@@ -131,11 +131,11 @@ def test_a_state_for_each_row_and_a_batch_of_other_rows(spark):
         import keras
         import tensorflow as tf
 
-        layers = [keras.layers.Reshape((3, 1)), keras.layers.LSTM(3, stateful=True), keras.layers.Dense(1)]
-        dataset = ctx.dataset(16, features="features", label="label", shuffle=False)
         with tf.distribute.MultiWorkerMirroredStrategy().scope():
+            layers = [keras.layers.Reshape((3, 1)), keras.layers.LSTM(3, stateful=True), keras.layers.Dense(1)]
             model = keras.Sequential([keras.Input((3,), batch_size=8), *layers])
             model.compile("sgd", "mse")
+        dataset = ctx.dataset(16, features="features", label="label", shuffle=False)
         return model.fit(dataset.take(args) if args else dataset, epochs=2, verbose=0).history["loss"]
 
     one, two = tfos.run(spark, program, 2, num_workers=2, data=small_frame(spark, [20, 20])).values()
