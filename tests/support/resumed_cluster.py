@@ -56,7 +56,7 @@ def train(args, ctx):
     with notes.path("steps").open("w") as file:
         while not ended or ended[-1] < args["epochs"] - 1:
             for batch in batches:
-                epoch = feed._share.latest._epoch
+                epoch = feed._share.latest.epoch
                 if epoch == args["epochs"]:
                     return first
                 real = np.asarray(batch["id"])[~np.signbit(np.asarray(batch["sample_weight"]))]

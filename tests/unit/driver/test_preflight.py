@@ -177,6 +177,7 @@ def test_2x_instead_of_this_release_in_the_python_of_sparks_workers(variable, mo
     venv.create(workers, with_pip=False)
     (site,) = workers.glob("lib/python3*/site-packages")
     install_2x(site)
+    monkeypatch.delenv("PYTHONPATH", raising=False)  # which may have this release
     if variable == "PYSPARK_PYTHON":
         monkeypatch.setenv("PYSPARK_PYTHON", str(workers / "bin" / "python3"))
     else:
