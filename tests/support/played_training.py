@@ -14,6 +14,7 @@ from unittest import mock
 
 from tensorflowonspark.config import ClusterConfig, ClusterSpec
 from tensorflowonspark.driver.dashboard.service import DashboardService
+from tensorflowonspark.driver.metrics import event_log
 from tensorflowonspark.driver.metrics import metrics_store as store_module
 from tensorflowonspark.driver.metrics.metrics_store import MetricsStore
 from tensorflowonspark.driver.nodes import Node, NodeState
@@ -67,19 +68,20 @@ class PlayedTraining:
         self._since = self.seconds
         with self._clock():
             self.store.begin_attempt("played", self.nodes, 0, restarts, lambda: _ADVICE if self.seconds > 20 else None)
-            self.store.note("started", f"all nodes are up: {len(self.nodes)} workers")
+            self.store.events.note("started", f"all nodes are up: {len(self.nodes)} workers")
 
     @contextmanager
     def _clock(self):
         """Let the store's clock show the time that is played."""
         now = self._begin + self.seconds
-        with mock.patch.object(store_module, "time", SimpleNamespace(time=lambda: now, monotonic=lambda: now)):
+        clock = SimpleNamespace(time=lambda: now, monotonic=lambda: now)
+        with mock.patch.object(store_module, "time", clock), mock.patch.object(event_log, "time", clock):
             yield
 
     def note(self, *event):
         """Note an event."""
         with self._clock():
-            self.store.note(*event)
+            self.store.events.note(*event)
 
     def play(self, seconds, values=None):
         """Play some seconds; an epoch ends every tenth one.

@@ -171,7 +171,7 @@ class Cluster(ClusterView):
     def _show_progress(self, context: "SparkContext") -> None:
         """Show the training in Spark's UI, and to MLflow."""
         store = self._run.metrics
-        store.subscribe(ProgressJobs(context, store))
+        store.events.subscribe(ProgressJobs(context, store))
         if self._config.tracking == "auto":
             track(store, self._args, context.master, lambda: self.spec, self.save_report)
 

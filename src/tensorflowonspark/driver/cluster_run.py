@@ -233,7 +233,7 @@ class ClusterRun:
         self._raise_if_cancelled()
         self._restarting = False
         self._console.begin()
-        self.metrics.note("restart", f"all nodes are started again (restart {self._budget.used})")
+        self.metrics.events.note("restart", f"all nodes are started again (restart {self._budget.used})")
         self._done = needed
         self._attempt = self._next_attempt(self._config)
 

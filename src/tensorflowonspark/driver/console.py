@@ -103,7 +103,7 @@ class ConsoleReporter:
     def start(self, metrics: MetricsStore) -> None:
         """Show epochs from now on, and in JSON all that happens to the cluster."""
         self._metrics = metrics
-        metrics.subscribe(self)
+        metrics.events.subscribe(self)
         if self._json:
             _DRIVER_RECORDS.use()
 
@@ -161,7 +161,7 @@ class ConsoleReporter:
     def note(self, text: str) -> None:
         """Show a line about the training as a whole, whichever node's output is shown, after all that has happened."""
         if self._metrics is not None:
-            self._metrics.flush()
+            self._metrics.events.flush()
         entry = LogEntry(time.time(), logging.INFO, text, fields={"event": "advice"})
         self._put(entry)
         if self._files is not None:
@@ -244,7 +244,7 @@ class ConsoleReporter:
                 self._bar.draw(now, self._stream)
 
     def _loss(self) -> float | None:
-        reports = self._metrics.reports()[-1:] if self._metrics is not None else []
+        reports = self._metrics.events.reports()[-1:] if self._metrics is not None else []
         return reports[0].values.get("loss") if reports else None
 
     def _close(self) -> None:

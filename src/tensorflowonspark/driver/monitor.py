@@ -97,7 +97,7 @@ class Monitor:
         self._stopping = True
         self.metrics.fail()
         error = self.failures.first()
-        self.metrics.note("failure", str(error).partition("\n")[0], error.node)
+        self.metrics.events.note("failure", str(error).partition("\n")[0], error.node)
         # The driver's program is first: the ends of many nodes would keep it from the lock. Cancelling Spark's jobs
         # takes time, and must not hold up the messages.
         Thread(target=self._end_all, daemon=True).start()

@@ -154,12 +154,12 @@ class Reception:
         self._roster.move(node, NodeState.RUNNING)
         if not self._up and self._roster.count(NodeState.RUNNING, NodeState.RETURNED) == len(self._roster.nodes):
             self._up = True
-            self._monitor.metrics.note("started", f"all nodes are up: {self._roster.spec}")
+            self._monitor.metrics.events.note("started", f"all nodes are up: {self._roster.spec}")
         if node.restarts:
             text = "%s is up again on %s (restart %d of this node)"
             CONSOLE.log(_log, logging.INFO, text, node.role, node.host, node.restarts)
             text = f"it is up again on {node.host} (restart {node.restarts} of this node)"
-            self._monitor.metrics.note("node_restart", text, str(node.role))
+            self._monitor.metrics.events.note("node_restart", text, str(node.role))
 
     @_handle.register
     def _on_feed_wanted(self, message: FeedWanted, node: Node) -> None:

@@ -56,7 +56,7 @@ def track(
     fit = _fit.get() or Fit(scalars(args))
     fit.log = log
     log.log_parameters({"cluster.program": store.name, "cluster.spark_master": master, **fit.parameters})
-    store.subscribe(Tracker(log, store, spec, save_report, fit))
+    store.events.subscribe(Tracker(log, store, spec, save_report, fit))
 
 
 class Tracker:

@@ -67,7 +67,7 @@ class TrialWatch:
             error = self.error
             own = threading.get_ident() == self._thread
         if own and self._pruning.active:
-            cluster.metrics.subscribe(_EpochReports(self))
+            cluster.metrics.events.subscribe(_EpochReports(self))
         if error is not None:
             cluster.cancel(error)
 

@@ -148,14 +148,14 @@ def test_the_chief_reports_the_epochs_of_the_cluster(store, nodes):
     assert math.isnan(epoch.values["loss"])
     assert (epoch.values["val_loss"], epoch.seconds) == (2.0, 3.0)
     assert found.nodes[1].values == {"loss": 7.0}
-    assert [each.ended for each in store.reports()] == [False, True]
+    assert [each.ended for each in store.events.reports()] == [False, True]
     assert found.advice == "take a larger batch_size"
 
 
 def test_reports_within_epochs_are_thinned_and_those_of_their_ends_kept(store, nodes):
     for number in range(3000):
         store.take_totals(nodes[0], reported(number // 100, {"loss": number}, ended=number % 100 == 99))
-    found = store.reports()
+    found = store.events.reports()
     assert len(found) <= 2000
     assert sum(each.ended for each in found) == 30
     assert len(store.snapshot().epochs) == 30
@@ -183,7 +183,7 @@ def test_the_ends_of_many_epochs_are_thinned_too():
 
 
 def test_the_epochs_of_a_program_that_reports_for_days_are_bounded(store, nodes, monkeypatch):
-    monkeypatch.setattr(store, "_epochs", deque(maxlen=10))
+    monkeypatch.setattr(store.events, "_epochs", deque(maxlen=10))
     for number in range(25):
         store.take_totals(nodes[0], reported(number, {"loss": 1.0}, ended=True))
     found = store.snapshot()
@@ -209,11 +209,11 @@ def test_a_listener_is_called_for_epochs_and_events_in_order_and_may_fail(store,
             called.append(event.kind)
             done.set()
 
-    store.subscribe(Failing())
-    store.subscribe(Listener())
+    store.events.subscribe(Failing())
+    store.events.subscribe(Listener())
     for number in range(3):
         store.take_totals(nodes[0], reported(number, {"loss": 1.0}, ended=True))
-    store.note("failure", "worker:1 failed", "worker:1")
+    store.events.note("failure", "worker:1 failed", "worker:1")
     assert done.wait(10)
     assert called == [0, 1, 2, "failure"]
 
@@ -226,7 +226,7 @@ def test_the_threads_are_as_many_for_a_hundred_nodes_as_for_one():
     before = threading.active_count()
     roster = Roster(ClusterSpec(num_workers=100))
     store = MetricsStore("train")
-    store.subscribe(Listener())
+    store.events.subscribe(Listener())
     store.begin_attempt("id", roster.nodes, 0, 0, lambda: None)
     for node in roster.nodes:
         store.take_totals(node, totals(1.0, steps=1, rows=8))
@@ -245,7 +245,7 @@ def test_the_end_waits_for_the_listeners(nodes):
             called.append(event.kind)
 
     store.begin_attempt("id", nodes, 0, 0, lambda: None)
-    store.subscribe(Slow())
+    store.events.subscribe(Slow())
     store.end(failed=True, text="worker:0 failed")
     store.end(failed=True, text="again")
     assert called == ["ended"]

@@ -7,7 +7,7 @@ import pytest
 
 import tensorflowonspark as tfos
 from tensorflowonspark.driver import cluster_run
-from tensorflowonspark.driver.metrics.metrics_store import MetricsStore
+from tensorflowonspark.driver.metrics.event_log import EventLog
 from tensorflowonspark.driver.monitor import Monitor
 from tensorflowonspark.errors import FailureKind
 from tensorflowonspark.messages import Failed, Lines, ReportedMetrics, Returned, TrainingTotals
@@ -39,13 +39,13 @@ def slow(monkeypatch, where):
         epoch_ended = happened
 
     if where == "listener":
-        start = MetricsStore.subscribe
+        start = EventLog.subscribe
 
         def subscribe(store, listener):
             start(store, Listener())
             start(store, listener)
 
-        monkeypatch.setattr(MetricsStore, "subscribe", subscribe)
+        monkeypatch.setattr(EventLog, "subscribe", subscribe)
         return
     owner, name = {"program": (Monitor, "wait"), "end": (Monitor, "_end_all")}[where]
     act = getattr(owner, name)

@@ -69,7 +69,7 @@ def begin(store, args=None, report=lambda path: Path(path).write_text("<html>"))
 
 
 def end_epoch(store, number, **values):
-    store._call(lambda each: each.epoch_ended(EpochMetrics(number, time.time(), 1.5, values)))
+    store.events._call(lambda each: each.epoch_ended(EpochMetrics(number, time.time(), 1.5, values)))
 
 
 def end(store):
@@ -97,10 +97,10 @@ def test_epochs_parameters_and_the_report_are_logged(monkeypatch, store):
         {"epochs": 2, "rate": 0.5, "long": "x" * 600, "password": "y", "db": "postgresql://ann:pw@db/x?sig=z"},
         save_report,
     )
-    store.note("started", "all nodes are up")
+    store.events.note("started", "all nodes are up")
     end_epoch(store, 0, loss=1.0, **{"top@5": float("nan")})
-    store.note("failure", "s3://key:pw@bucket is gone")
-    store.note("restart", "all nodes are started again (restart 1)")
+    store.events.note("failure", "s3://key:pw@bucket is gone")
+    store.events.note("restart", "all nodes are started again (restart 1)")
     assert end(store) < 3
     params = {each.key: each.value for each in client.all(1)}
     assert params.pop("long") == "x" * 499 + "…"

@@ -87,7 +87,7 @@ def page_state(store: MetricsStore, tensorboard: Callable[[], str | None] = lamb
         "roster": {name: columns.pop(name) for name in _ROSTER},
         "nodes": columns,
         "curves": curves,
-        "reports": [_report(each) for each in store.reports()],
+        "reports": [_report(each) for each in store.events.reports()],
         "events": events[-_EVENTS:],
     }
 

@@ -1,34 +1,29 @@
 """The metrics of one cluster, over all its attempts: collected from its nodes' messages, sampled once a second.
 
 Messages are handled in the thread of each node's channel, and change only what belongs to that node. One thread samples
-all nodes for the curves, and another one calls the listeners, which may take their time.
+all nodes for the curves.
 """
 
 import logging
-import math
 import time
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from functools import partial
 from statistics import fmean, median
-from threading import Event, Lock, Thread
-from typing import Literal, Protocol, TypeVar
+from threading import Event, Thread
+from typing import Literal, TypeVar
 
-from tensorflowonspark.driver.metrics.history import History, Report, Reports
+from tensorflowonspark.driver.metrics.event_log import EventLog
+from tensorflowonspark.driver.metrics.history import History
 from tensorflowonspark.driver.metrics.measures import CURVES
 from tensorflowonspark.driver.metrics.node_record import NodeRecord, stragglers
-from tensorflowonspark.driver.metrics.records import ClusterEvent, ClusterMetrics, EpochMetrics, EventKind, NodeMetrics
+from tensorflowonspark.driver.metrics.records import ClusterMetrics, NodeMetrics
 from tensorflowonspark.driver.nodes import Node, NodeState
-from tensorflowonspark.messages import NodeUsage, ReportedMetrics, TrainingTotals
-from tensorflowonspark.terminal import CONSOLE, Writer
+from tensorflowonspark.messages import NodeUsage, TrainingTotals
 
 _log = logging.getLogger(__name__)
 
 _SAMPLE_SECONDS = 1.0
-_EPOCHS = 20_000  # that are kept: the program may report ten in a second
-_IDLE_SECONDS = 10.0  # without an event, after which the thread of the listeners ends
-_FLUSH_SECONDS = 10.0  # for the listeners to handle what has happened, at the cluster's end
 
 
 Number = TypeVar("Number", int, float)
@@ -38,16 +33,6 @@ def _sum(values: Iterable[Number | None]) -> Number | None:
     """Return the sum of what is known; None if nothing is."""
     known = [each for each in values if each is not None]
     return sum(known[1:], known[0]) if known else None
-
-
-class MetricsListener(Protocol):
-    """What follows a cluster. Its methods are called one after another, in a thread of the store."""
-
-    def epoch_ended(self, epoch: EpochMetrics) -> None:
-        """Note that an epoch has ended."""
-
-    def happened(self, event: ClusterEvent) -> None:
-        """Note a start, failure, restart or end."""
 
 
 class MetricsStore:
@@ -64,14 +49,8 @@ class MetricsStore:
         self._nodes: Sequence[Node] = ()
         self._chief = 0
         self._records: defaultdict[int, NodeRecord] = defaultdict(NodeRecord)  # by node
-        self._lock = Lock()  # of the lists below
-        self._epochs: deque[EpochMetrics] = deque(maxlen=_EPOCHS)
-        self._total_epochs = 0
-        self._events: list[ClusterEvent] = []
-        self._reports = Reports()
+        self.events = EventLog()
         self._history = History(tuple(CURVES))
-        self._listeners: list[MetricsListener] = []
-        self._calls = Writer(lost_seconds=math.inf, idle_seconds=_IDLE_SECONDS)
         self._closed = Event()
         self._sampler: Thread | None = None
 
@@ -106,34 +85,11 @@ class MetricsStore:
         self._records[node.number].take_totals(totals, time.monotonic())
         if node.number == self._chief:
             for each in totals.metrics:
-                self._take_report(each)
+                self.events.report(each, self.restarts)
 
     def take_lines(self, node: Node, lines: Sequence[str]) -> None:
         """Keep the last lines of a node's output."""
         self._records[node.number].lines.extend(lines)
-
-    def _take_report(self, found: ReportedMetrics) -> None:
-        with self._lock:
-            now = time.time()
-            self._reports.add(Report(now, found.epoch, found.values, found.ended))
-            if not found.ended:
-                return
-            epoch = EpochMetrics(found.epoch, now, found.seconds, dict(found.values), self.restarts, found.shown)
-            self._epochs.append(epoch)
-            self._total_epochs += 1
-            self._call(lambda each: each.epoch_ended(epoch))
-
-    def note(self, kind: EventKind, text: str, node: str | None = None) -> None:
-        """Note an event."""
-        with self._lock:  # so that all have the events in the order of their times
-            event = ClusterEvent(time.time(), kind, text, node)
-            self._events.append(event)
-            self._call(lambda each: each.happened(event))
-
-    def subscribe(self, listener: MetricsListener) -> None:
-        """Call a listener for what happens from now on."""
-        with self._lock:
-            self._listeners.append(listener)
 
     def fail(self) -> None:
         """Show the cluster as failed from now on, unless it is started again."""
@@ -148,20 +104,15 @@ class MetricsStore:
         self.state = "failed" if failed else "ended"
         if self._nodes:
             self._add_sample()
-        self.note("ended", text)
-        self.flush()
-
-    def flush(self) -> None:
-        """Wait until the listeners have handled what has happened so far, at most ten seconds."""
-        self._calls.drain(_FLUSH_SECONDS)
+        self.events.note("ended", text)
+        self.events.flush()
 
     # ---- reading
 
     def snapshot(self) -> ClusterMetrics:
         """Return the present state."""
         nodes = self._node_metrics()
-        with self._lock:
-            epochs, events, total_epochs = tuple(self._epochs), tuple(self._events), self._total_epochs
+        epochs, events, total_epochs = self.events.all()
         steps = [each.seconds_per_step for each in nodes if each.seconds_per_step is not None]
         return ClusterMetrics(
             cluster=self.cluster,
@@ -184,11 +135,6 @@ class MetricsStore:
     def series(self, number: int | None = None) -> dict[str, list[float | None]]:
         """Return the curves of a node, or of the cluster: ``time`` and each of `CURVES`."""
         return (self._history if number is None else self._records[number].history).columns()
-
-    def reports(self) -> list[Report]:
-        """Return the values that the chief has reported, by time; of very many only some."""
-        with self._lock:
-            return self._reports.all()
 
     def lines(self, number: int) -> list[str]:
         """Return the last lines of a node's output."""
@@ -230,14 +176,3 @@ class MetricsStore:
             known = [value for each in of_nodes if (value := each.get(name)) is not None]
             total[name] = (sum(known) if how == "sum" else fmean(known)) if known else None
         self._history.add(now, total)
-
-    def _call(self, act: Callable[[MetricsListener], None]) -> None:
-        for each in self._listeners:
-            self._calls.put(partial(self._try, act, each))
-
-    def _try(self, act: Callable[[MetricsListener], None], listener: MetricsListener) -> None:
-        try:
-            act(listener)
-        except Exception as error:  # the training goes on
-            text = "%s could not handle a metric of the cluster: %s"
-            CONSOLE.log(_log, logging.WARNING, text, type(listener).__name__, error)

@@ -1,0 +1,95 @@
+"""What has happened to a cluster, over all its attempts: epochs, reports and events in their order, for who follows it.
+
+Listeners may take their time: a thread calls them.
+"""
+
+import logging
+import math
+import time
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from threading import Lock
+from typing import Protocol
+
+from tensorflowonspark.driver.metrics.history import Report, Reports
+from tensorflowonspark.driver.metrics.records import ClusterEvent, EpochMetrics, EventKind
+from tensorflowonspark.messages import ReportedMetrics
+from tensorflowonspark.terminal import CONSOLE, Writer
+
+_log = logging.getLogger(__name__)
+_EPOCHS = 20_000  # that are kept: the program may report ten in a second
+_IDLE_SECONDS = 10.0  # without an event, after which the thread of the listeners ends
+_FLUSH_SECONDS = 10.0  # for the listeners to handle what has happened, at the cluster's end
+
+
+class MetricsListener(Protocol):
+    """What follows a cluster. Its methods are called one after another, in a thread."""
+
+    def epoch_ended(self, epoch: EpochMetrics) -> None:
+        """Note that an epoch has ended."""
+
+    def happened(self, event: ClusterEvent) -> None:
+        """Note a start, failure, restart or end."""
+
+
+class EventLog:
+    """Collects what happens to one cluster, and calls its listeners."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()  # of the lists below
+        self._epochs: deque[EpochMetrics] = deque(maxlen=_EPOCHS)
+        self._total_epochs = 0
+        self._events: list[ClusterEvent] = []
+        self._reports = Reports()
+        self._listeners: list[MetricsListener] = []
+        self._calls = Writer(lost_seconds=math.inf, idle_seconds=_IDLE_SECONDS)
+
+    def report(self, found: ReportedMetrics, restarts: int) -> None:
+        """Note what the chief has reported, after so many restarts."""
+        with self._lock:
+            now = time.time()
+            self._reports.add(Report(now, found.epoch, found.values, found.ended))
+            if not found.ended:
+                return
+            epoch = EpochMetrics(found.epoch, now, found.seconds, dict(found.values), restarts, found.shown)
+            self._epochs.append(epoch)
+            self._total_epochs += 1
+            self._call(lambda each: each.epoch_ended(epoch))
+
+    def note(self, kind: EventKind, text: str, node: str | None = None) -> None:
+        """Note an event."""
+        with self._lock:  # so that all have the events in the order of their times
+            event = ClusterEvent(time.time(), kind, text, node)
+            self._events.append(event)
+            self._call(lambda each: each.happened(event))
+
+    def subscribe(self, listener: MetricsListener) -> None:
+        """Call a listener for what happens from now on."""
+        with self._lock:
+            self._listeners.append(listener)
+
+    def flush(self) -> None:
+        """Wait until the listeners have handled what has happened so far, at most ten seconds."""
+        self._calls.drain(_FLUSH_SECONDS)
+
+    def all(self) -> tuple[tuple[EpochMetrics, ...], tuple[ClusterEvent, ...], int]:
+        """Return the epochs that have ended, the events, and how many epochs there were in all."""
+        with self._lock:
+            return tuple(self._epochs), tuple(self._events), self._total_epochs
+
+    def reports(self) -> list[Report]:
+        """Return the values that the chief has reported, by time; of very many only some."""
+        with self._lock:
+            return self._reports.all()
+
+    def _call(self, act: Callable[[MetricsListener], None]) -> None:
+        for each in self._listeners:
+            self._calls.put(partial(self._try, act, each))
+
+    def _try(self, act: Callable[[MetricsListener], None], listener: MetricsListener) -> None:
+        try:
+            act(listener)
+        except Exception as error:  # the training goes on
+            text = "%s could not handle a metric of the cluster: %s"
+            CONSOLE.log(_log, logging.WARNING, text, type(listener).__name__, error)
