@@ -9,26 +9,6 @@ import numpy as np
 
 import tensorflowonspark
 
-# Importing these imports TensorFlow, which takes seconds; other tests run what their examples show.
-WITH_TENSORFLOW = {
-    "tensorflowonspark.node.feed.dataset",
-    "tensorflowonspark.node.ps.remote_dataset",
-    "tensorflowonspark.keras.tensorflow_collectives",
-    "tensorflowonspark.keras.callbacks",
-    "tensorflowonspark.keras.devices",
-    "tensorflowonspark.keras.placement",
-    "tensorflowonspark.keras.embedding",
-    "tensorflowonspark.keras.embedding.row_exchange",
-    "tensorflowonspark.keras.embedding.table_export",
-    "tensorflowonspark.keras.embedding.ids",
-    "tensorflowonspark.keras.embedding.layer",
-    "tensorflowonspark.keras.embedding.lookup",
-    "tensorflowonspark.keras.embedding.row_optimizers",
-    "tensorflowonspark.keras.embedding.table_parts",
-    "tensorflowonspark.keras.embedding.table",
-    "tensorflowonspark.keras.resuming_callback",
-    "tensorflowonspark.frames.graphs",
-}
 WITH_SPARK = {
     "tensorflowonspark.driver.feed.feed_settings",
     "tensorflowonspark.frames.analysis",

@@ -7,9 +7,9 @@ import pytest
 
 import tensorflowonspark
 from tests.support.commands import run_python
-from tests.support.examples import WITH_CONTEXT, WITH_NODES, WITH_SPARK, WITH_TENSORFLOW, run_examples
+from tests.support.examples import WITH_CONTEXT, WITH_NODES, WITH_SPARK, run_examples
 
-_ELSEWHERE = WITH_TENSORFLOW | WITH_SPARK | WITH_NODES | WITH_CONTEXT
+_ELSEWHERE = WITH_SPARK | WITH_NODES | WITH_CONTEXT
 _MODULES = sorted(
     module.name
     for module in pkgutil.walk_packages(tensorflowonspark.__path__, "tensorflowonspark.")

@@ -31,7 +31,8 @@ def fit_three_times(directory, ctx):
         with strategy.scope():
             base = keras.layers.Dense(64, trainable=not frozen)
             statistics = keras.layers.BatchNormalization(name="normal")
-            model = keras.Sequential([keras.Input((3,)), base, statistics, keras.layers.Dense(1)], f"model_{seed}")
+            layers = [keras.Input((3,)), base, statistics, keras.layers.Dense(1)]
+            model = keras.Sequential(layers, name=f"model_{seed}")
             model.compile("adam", "mse")
         return model
 
