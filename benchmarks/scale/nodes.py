@@ -29,7 +29,7 @@ from tensorflowonspark.messages import (
     TrainingTotals,
 )
 from tensorflowonspark.transport import Sealed
-from tensorflowonspark.transport.serialization import unpack
+from tensorflowonspark.transport.pickled import unpack
 
 _STEPS, _BATCH = 100, 64  # of an epoch that is played, and the rows of a step
 _USAGE_SECONDS = 5.0  # between two reports of the use of processor and memory

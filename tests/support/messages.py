@@ -1,7 +1,7 @@
 """Messages to nodes and to the driver, as a process gets them that stands for a supervisor."""
 
 from tensorflowonspark.transport import Sealed
-from tensorflowonspark.transport.serialization import unpack
+from tensorflowonspark.transport.pickled import unpack
 
 
 def opened(message):

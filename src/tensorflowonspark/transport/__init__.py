@@ -22,9 +22,9 @@ from tensorflowonspark.transport.connection import (
     near_socket,
 )
 from tensorflowonspark.transport.credentials import Credentials, new_credentials, spark_wants_tls
+from tensorflowonspark.transport.pickled import MESSAGE_BYTES, ConnectionLost, NoConnection
 from tensorflowonspark.transport.reach import MTU_ADVICE, ONLY_SMALL, is_listening, unreached
 from tensorflowonspark.transport.receiver import Listener
-from tensorflowonspark.transport.serialization import MESSAGE_BYTES, ConnectionLost, NoConnection
 from tensorflowonspark.transport.server import ChannelHandler, Mapped, Server, short_path
 
 __all__ = [

@@ -9,7 +9,7 @@ from typing import Any
 
 from tensorflowonspark.messages import READ_BY_SUPERVISORS, ToDriver, ToNode
 from tensorflowonspark.transport.framed_socket import Frame, FramedSocket
-from tensorflowonspark.transport.serialization import MESSAGE_BYTES, ConnectionLost, pack, unpack
+from tensorflowonspark.transport.pickled import MESSAGE_BYTES, ConnectionLost, pack, unpack
 
 _COMPRESSED_BYTES = 4 << 10  # the least that is worth it
 

@@ -18,7 +18,7 @@ from tensorflowonspark.transport.channel import Channel
 from tensorflowonspark.transport.credentials import Credentials
 from tensorflowonspark.transport.framed_socket import Frame, FramedSocket
 from tensorflowonspark.transport.handshake import prove_to_server
-from tensorflowonspark.transport.serialization import (
+from tensorflowonspark.transport.pickled import (
     HEADER_BYTES,
     MESSAGE_BYTES,
     ConnectionLost,

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from tensorflowonspark.transport.compression import Compression, note_speed, stream_of
 from tensorflowonspark.transport.credentials import Credentials
-from tensorflowonspark.transport.serialization import ConnectionLost, connection_errors
+from tensorflowonspark.transport.pickled import ConnectionLost, connection_errors
 from tensorflowonspark.transport.silence import is_unanswered, watch
 from tensorflowonspark.transport.tls import TlsSocket
 

@@ -17,7 +17,7 @@ import hmac
 import secrets
 
 from tensorflowonspark.transport.framed_socket import Frame, FramedSocket
-from tensorflowonspark.transport.serialization import ConnectionLost
+from tensorflowonspark.transport.pickled import ConnectionLost
 
 _PROTOCOL = b"TFOS-3.1"  # of the frames too: another number where they change
 _NONCE_BYTES = _PROOF_BYTES = 32

@@ -11,7 +11,7 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from tensorflowonspark.transport.channel import Channel
-from tensorflowonspark.transport.serialization import ConnectionLost
+from tensorflowonspark.transport.pickled import ConnectionLost
 
 _TURN = 100  # messages of a channel, after which the others have theirs
 

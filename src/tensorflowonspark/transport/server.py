@@ -23,8 +23,8 @@ from tensorflowonspark.transport.channel import Channel
 from tensorflowonspark.transport.credentials import Credentials
 from tensorflowonspark.transport.framed_socket import BATCHES, Frame, FramedSocket
 from tensorflowonspark.transport.handshake import prove_to_client
+from tensorflowonspark.transport.pickled import HEADER_BYTES, MESSAGE_BYTES, ConnectionLost, pack, unpack
 from tensorflowonspark.transport.receiver import Listener, Receiver
-from tensorflowonspark.transport.serialization import HEADER_BYTES, MESSAGE_BYTES, ConnectionLost, pack, unpack
 from tensorflowonspark.transport.shared_file import FileRef, open_shared
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from tensorflowonspark.driver.reception import Reception
 from tensorflowonspark.driver.recovery import Recovery
 from tensorflowonspark.messages import FeedWanted, Member, Members, NodeReady, Register, Returned, Stop
 from tensorflowonspark.transport import ConnectionLost, Packed
-from tensorflowonspark.transport.serialization import unpack
+from tensorflowonspark.transport.pickled import unpack
 from tests.support.programs import wait_for
 
 
