@@ -5,6 +5,7 @@ alone, the others wait for its new process in the calls that its former one has 
 earlier calls too, which must be the same.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from enum import Enum
@@ -73,9 +74,10 @@ class Rendezvous:
     def find_absent(self, workers: Sequence[Node]) -> Failed | None:
         """Return a failure if a worker will not make a call for which others wait."""
         for (kind, _), calls in self._pending.items():
-            waiting = [each for each in workers if each.role in calls]
+            feeds = [each.feed_wanted for each in workers if each.role in calls and each.feed_wanted >= 0]
+            feed = min(feeds, default=math.inf)  # in which the others wait: who asks for a later one is done with it
             for each in workers:
-                if each.role not in calls and (each.returned or _is_ahead(each, waiting)):
+                if each.role not in calls and (each.returned or each.feed_wanted > feed):
                     action = "returned" if each.returned else "asked for the next feed"
                     return kind.failure(f"the program of {each.role} {action} without {_awaited(calls)}")
         return None
@@ -97,11 +99,6 @@ class Rendezvous:
             if node.role not in calls:
                 return replace(failure, reason=f"{failure.reason}, without {_awaited(calls)}", advice=kind.value)
         return failure
-
-
-def _is_ahead(node: Node, waiting: Sequence[Node]) -> bool:
-    """Whether a node is done with the feed in which others wait for it."""
-    return any(0 <= each.feed_wanted < node.feed_wanted for each in waiting)
 
 
 def _awaited(calls: dict[Role, str]) -> str:
