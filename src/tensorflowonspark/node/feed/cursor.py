@@ -158,13 +158,13 @@ class EpochCursor:
             self._rest = rest  # that of a pass that was abandoned is over
         self.next = self.epoch, 0
         return EpochPass(
-            rows if rest.left is None else rows.only(rest.left),
-            self._selection,
-            plan,
-            None if self._seed is None else order_seed(self._seed, self.epoch, self._share.index),
-            first,
-            self.epoch,
-            step,
-            whole.steps,
+            rows=rows if rest.left is None else rows.only(rest.left),
+            selection=self._selection,
+            plan=plan,
+            seed=None if self._seed is None else order_seed(self._seed, self.epoch, self._share.index),
+            first=first,
+            epoch=self.epoch,
+            step=step,
+            steps=whole.steps,
             rows_before=whole.rows - plan.rows + min(plan.rows, plan.shares.before(first)),
         )

@@ -1,10 +1,11 @@
 """One pass over a worker's rows: its steps, by a plan of an epoch or as the rows arrive, and the rows of each."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import count
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from tensorflowonspark.feed_messages import Shares, StepGrant
 from tensorflowonspark.node.feed.order import row_order
@@ -25,49 +26,30 @@ class Block(NamedTuple):
     rows: int
 
 
-class Pass(Protocol):
+@dataclass(kw_only=True)
+class Pass(ABC):
     """A pass, of which the steps are counted that have been handed out."""
 
-    counts: bool  # as an epoch, or as a part of one
-    epoch: int
-    step: int  # of the epoch, which comes next
-    steps: int  # of the epoch; 0 as long as nobody knows
-    rows_before: int  # of the epoch, which have been handed out
+    selection: Selection
+    seed: Sequence[int] | None = None  # None: the rows keep their own order
+    counts: bool = True  # as an epoch, or as a part of one
+    epoch: int = 0
+    step: int = 0  # of the epoch, which comes next
+    steps: int = 0  # of the epoch; 0 as long as nobody knows
+    rows_before: int = 0  # of the epoch, which have been handed out
 
-    @property
-    def known_steps(self) -> int:
-        """How many steps of the epoch are certain."""
-
-    def has_step(self, step: int) -> bool:
-        """Return whether the epoch has a step, above 0; wait until that is certain."""
-
+    @abstractmethod
     def blocks(self, queue: RowQueue) -> Generator[Block, None, None]:
         """Yield the steps in blocks, each when its rows are in the queue."""
 
 
-@dataclass
-class EpochPass:
+@dataclass(kw_only=True)
+class EpochPass(Pass):
     """A pass over the rows of an epoch, or over those that are left of one, by a plan of these."""
 
     rows: Rows
-    selection: Selection
     plan: EpochPlan
-    seed: Sequence[int] | None = None  # None: the rows keep their own order
     first: int = 0  # the step of the plan that comes first
-    epoch: int = 0
-    step: int = 0
-    steps: int = 0
-    rows_before: int = 0
-    counts: bool = True
-
-    @property
-    def known_steps(self) -> int:
-        """Return all."""
-        return self.steps
-
-    def has_step(self, step: int) -> bool:
-        """Return whether the epoch has a step."""
-        return step < self.steps
 
     def blocks(self, queue: RowQueue) -> Generator[Block, None, None]:
         """Yield the steps from the first one on."""
@@ -85,29 +67,13 @@ class EpochPass:
             yield from _in_blocks(self.plan.steps_from(self.first), queue, most, add)
 
 
-@dataclass
-class ArrivingPass:
+@dataclass(kw_only=True)
+class ArrivingPass(Pass):
     """The pass over rows as they arrive, in the steps that the driver grants: the first epoch, if rows are kept."""
 
     parts: PartStream
-    selection: Selection
     shares: Shares
-    seed: Sequence[int] | None
     alone: bool  # no other worker's steps depend on these
-    epoch: int = 0
-    step: int = 0
-    steps: int = 0
-    rows_before: int = 0
-    counts: bool = True
-
-    @property
-    def known_steps(self) -> int:
-        """Return the steps that are granted."""
-        return self.parts.known_steps
-
-    def has_step(self, step: int) -> bool:
-        """Return whether a step is granted; wait until it is, or the rows end."""
-        return self.parts.has_step(step)
 
     def blocks(self, queue: RowQueue) -> Generator[Block, None, None]:
         """Yield the steps of one grant after the other."""

@@ -85,7 +85,7 @@ class Passes:
         """Return whether the current pass has a step, above 0; wait until that is certain."""
         if not isinstance(self._current, ArrivingPass):
             return self.plan is None or step < self.plan.steps
-        found = self._current.has_step(step)
+        found = self._current.parts.has_step(step)
         if not found:
             self._end_of_stream()
         return found
@@ -137,10 +137,13 @@ class Passes:
             assert stream.parts is not None
             cursor.epoch = 0
             seed = None if self._seed is None else order_seed(self._seed, 0, self._share.index)
-            return ArrivingPass(stream.parts, self.selection, self.shares, seed, self.alone)
+            return ArrivingPass(
+                selection=self.selection, seed=seed, parts=stream.parts, shares=self.shares, alone=self.alone
+            )
         rows, _ = cursor.all_rows()
         if real_only:  # in the steps of one worker alone
-            return EpochPass(rows, self.selection, plan_epoch([rows.rows], self.shares.most, 0), counts=False)
+            plan = plan_epoch([rows.rows], self.shares.most, 0)
+            return EpochPass(selection=self.selection, rows=rows, plan=plan, counts=False)
         self._on_begin(cursor)
         return cursor.begin()
 
