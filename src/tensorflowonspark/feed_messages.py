@@ -78,7 +78,7 @@ def parse_bytes(name: str, size: int | str) -> int:
 # ---- contents of parts
 
 
-class Run(NamedTuple):
+class PartitionSlice(NamedTuple):
     """Rows of one partition that a worker has: each `stride`-th of the partition's, from the first on."""
 
     partition: int
@@ -87,7 +87,7 @@ class Run(NamedTuple):
     stride: int = 1
 
 
-class Dealt(NamedTuple):
+class PartitionShare(NamedTuple):
     """The rows of one partition of a DataFrame that a task was dealt: how many, and the first one's place in it."""
 
     partition: int
@@ -100,11 +100,11 @@ class Dealt(NamedTuple):
 class Layout:
     """Where each row of a split is: the rows of each worker, in their order."""
 
-    runs: tuple[tuple[Run, ...], ...] = ()  # the rows of each worker before the moves
-    # Giver, taker and rows, workers by their places in `runs`: the giver's last rows are appended to the taker's, one
+    slices: tuple[tuple[PartitionSlice, ...], ...] = ()  # the rows of each worker before the moves
+    # Giver, taker and rows, workers by their places in `slices`: the giver's last rows are appended to the taker's, one
     # move after another.
     moves: tuple[tuple[int, int, int], ...] = ()
-    # Whether the rows of `runs` are in the order of a hash of their places (`columns/places.py`), and not as listed.
+    # Whether the rows of `slices` are in the order of a hash of their places (`columns/places.py`), and not as listed.
     mixed: bool = False
 
 
@@ -139,7 +139,7 @@ class PartRef:
     attempt: int
     number: int  # of the node
     checksum: int = field(default=0, compare=False)  # of the rows as Spark computed them (`columns.checksum`)
-    dealt: tuple[Dealt, ...] = field(default=(), compare=False)  # its rows, if they are of several partitions
+    shares: tuple[PartitionShare, ...] = field(default=(), compare=False)  # its rows, if they are of several partitions
 
 
 @dataclass(frozen=True)
@@ -154,16 +154,16 @@ class PartSummary:
     columns: dict[str, ColumnSummary] = field(default_factory=dict)
     schema: bytes = b""  # the Arrow schema, serialized; empty for a partition without rows
     checksum: int = 0  # as in the `PartRef`, once its task has ended
-    dealt: tuple[Dealt, ...] = ()  # likewise
+    shares: tuple[PartitionShare, ...] = ()  # likewise
 
     def sent_as(self, part: "PartRef | PartSummary") -> "PartSummary":
         """Return the summary with what the task knows that has sent the rows."""
-        return replace(self, checksum=part.checksum, dealt=part.dealt)
+        return replace(self, checksum=part.checksum, shares=part.shares)
 
     @property
-    def contents(self) -> tuple[Dealt, ...]:
+    def contents(self) -> tuple[PartitionShare, ...]:
         """Its rows, by the partitions of the DataFrame."""
-        return self.dealt or (Dealt(self.partition, 0, self.rows, self.checksum),)
+        return self.shares or (PartitionShare(self.partition, 0, self.rows, self.checksum),)
 
     @property
     def ref(self) -> PartRef:

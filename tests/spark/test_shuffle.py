@@ -9,8 +9,7 @@ from pyspark.sql import functions as f
 import tensorflowonspark as tfos
 from tensorflowonspark.columns import PLACE_BITS, mixed_order
 from tensorflowonspark.driver.feed.feed_settings import FeedSettings
-from tensorflowonspark.driver.spark.repartition import dealt as dealt_rows
-from tensorflowonspark.driver.spark.repartition import repartitioned, spread
+from tensorflowonspark.driver.spark.repartition import repartitioned, round_robin, spread
 
 pytestmark = pytest.mark.masters("local")
 WORKERS = 3
@@ -73,7 +72,7 @@ def test_a_rows_place_says_which_task_it_is_dealt_to_and_where_it_comes(spark, s
     """The same whenever Spark computes the rows, and the places do not depend on the number of tasks."""
 
     def found(frame, tasks):
-        spread = dealt_rows(frame, tasks).select(f.spark_partition_id().alias("task"), "*")
+        spread = round_robin(frame, tasks).select(f.spark_partition_id().alias("task"), "*")
         return [(row.task, row.place, row.hash, row.id) for row in spread.collect()]
 
     rows = found(sorted_rows.repartition(7, "id"), tasks)
@@ -98,7 +97,7 @@ def test_a_rows_place_says_which_task_it_is_dealt_to_and_where_it_comes(spark, s
 def test_rows_of_another_split_have_the_last_places_of_their_partition(sorted_rows):
     """So the others' places have no gaps, and a task's are known from their number."""
     frame = sorted_rows.withColumn("other one", f.col("id") % 5 == 0)
-    rows = dealt_rows(frame, 3, "other one").collect()
+    rows = round_robin(frame, 3, "other one").collect()
     for partition in range(4):
         own = [row for row in rows if row.place >> PLACE_BITS == partition]
         others = [row["other one"] for row in sorted(own, key=lambda row: row.place)]

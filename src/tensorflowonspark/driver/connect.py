@@ -27,7 +27,7 @@ from tensorflowonspark.driver.spark.backend import Backend
 from tensorflowonspark.driver.spark.batch_rdd import BatchRDD
 from tensorflowonspark.driver.spark.gpu_profiles import gpu_profile_of_connect
 from tensorflowonspark.driver.spark.jobs import Stage, stage_error
-from tensorflowonspark.driver.spark.repartition import dealt, repartitioned
+from tensorflowonspark.driver.spark.repartition import repartitioned, round_robin
 from tensorflowonspark.errors import ClusterError, StartError
 from tensorflowonspark.storage import hadoop_settings
 from tensorflowonspark.task.launch import PROBLEM_SCHEMA, LaunchPlan, launch_node, own_address
@@ -62,7 +62,7 @@ def run_remotely(spark: "SparkSession", config: ClusterConfig, feed: FeedRequest
         assert feed.data is not None
         assert not isinstance(feed.data, BatchRDD)  # `Cluster.train` alone takes one
         one = size == 1
-        frame = repartitioned(feed.data, size) if one else dealt(feed.data, size, feed.validation_column)
+        frame = repartitioned(feed.data, size) if one else round_robin(feed.data, size, feed.validation_column)
         feed = replace(feed, data=None)
     remote = _RemoteRun(config, spark_wants_tls(spark), hadoop_settings(spark), feed)
     gpus = config.gpus_per_node

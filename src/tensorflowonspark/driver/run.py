@@ -221,7 +221,7 @@ def run_script(
 def _held_request(data: Data) -> FeedRequest:
     """Return the feed of a held cluster, whose tasks have one input: rows to validate on are marked by a column."""
     frame, validation = data.data, data.validation
-    request = replace(feed_request(frame, data), dealt=True)
+    request = replace(feed_request(frame, data), round_robin=True)
     if validation is not None and not isinstance(validation, str):
         frame, validation = _with_marks(frame, validation)
     return replace(request, data=frame, validation=validation)

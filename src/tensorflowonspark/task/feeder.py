@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from tensorflowonspark import transport
 from tensorflowonspark.columns import PLACE_BITS, checksum
 from tensorflowonspark.errors import FeedError
-from tensorflowonspark.feed_messages import CacheConfig, CacheMode, Dealt, PartHeader, PartRef, Split
+from tensorflowonspark.feed_messages import CacheConfig, CacheMode, PartHeader, PartitionShare, PartRef, Split
 from tensorflowonspark.messages import NodeEndpoint, NodeLost, Reply, RootCause, ToDriver
 from tensorflowonspark.supervisor.host import local_directory
 from tensorflowonspark.transport.shared_file import FILE_BYTES, SharedFileWriter, can_share_files, open_shared
@@ -38,7 +38,7 @@ class FeedSpec:
     # Above 0: a partition is sent in several parts, each of which counts at once. Their numbers in the feed begin with
     # the partition's and are this far apart. Only for tasks that Spark does not repeat alone.
     part_stride: int = 0
-    dealt: bool = False  # the last two columns are the rows' places and hashes (`driver/spark/repartition.py`)
+    round_robin: bool = False  # the last two columns are the rows' places and hashes (`driver/spark/repartition.py`)
 
 
 @dataclass(frozen=True)
@@ -183,12 +183,12 @@ class _SplitSender:
         self._part: _PartSender | None = None
         self._part_bytes = _FIRST_PART_BYTES
         self._checksum = 0  # of the part
-        self._dealt: dict[int, Dealt] = {}  # of the part, by the DataFrame's partitions
+        self._shares: dict[int, PartitionShare] = {}  # of the part, by the DataFrame's partitions
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Send a batch."""
         spec = self._spec
-        if spec.dealt:
+        if spec.round_robin:
             *names, place, hashed = batch.schema.names
             self._count(batch.column(place).to_numpy(), batch.column(hashed).to_numpy())
             batch = batch.select(names)
@@ -212,9 +212,9 @@ class _SplitSender:
         found = zip(partitions, places[starts], rows, np.add.reduceat(hashes, starts), strict=True)
         for partition, place, count, total in (map(int, each) for each in found):
             first = place & ((1 << PLACE_BITS) - 1)
-            had = self._dealt.get(partition, Dealt(partition, first, 0, 0))
+            had = self._shares.get(partition, PartitionShare(partition, first, 0, 0))
             added = (had.checksum + total) % (1 << 64)
-            self._dealt[partition] = Dealt(partition, min(first, had.first), had.rows + count, added)
+            self._shares[partition] = PartitionShare(partition, min(first, had.first), had.rows + count, added)
 
     def finish_part(self) -> None:
         """Complete the part that has begun.
@@ -229,8 +229,8 @@ class _SplitSender:
             raise FeedError(
                 f"partition {self._partition}: {part.rows} rows were sent to node {ref.number}, and it counts {rows}"
             )
-        self.stored.append(replace(ref, checksum=self._checksum, dealt=tuple(self._dealt.values())))
-        self._checksum, self._dealt = 0, {}
+        self.stored.append(replace(ref, checksum=self._checksum, shares=tuple(self._shares.values())))
+        self._checksum, self._shares = 0, {}
         self._near = part.near
         self._next = replace(ref, partition=ref.partition + self._spec.part_stride)
         self._part = None

@@ -515,12 +515,12 @@ def test_other_rows_than_before_a_restart_are_said_once(monkeypatch, now, lost, 
 
     request, found = SimpleNamespace(contents={}), []
     monkeypatch.setattr(contents.CONSOLE, "log", lambda _log, _level, text, *values: found.append(text % values))
-    begun().compare(Split.TRAIN, {0: (7, 1), 1: (7, 2)}, dealt=dealt, lost=lost)
+    begun().compare(Split.TRAIN, {0: (7, 1), 1: (7, 2)}, round_robin=dealt, lost=lost)
     after = begun()
     for _ in range(2):
-        after.compare(Split.TRAIN, now, dealt=dealt, lost=lost)
+        after.compare(Split.TRAIN, now, round_robin=dealt, lost=lost)
     if dealt:  # the partitions of a cluster of one worker are others
-        begun().compare(Split.TRAIN, {0: (14, 5)}, dealt=False, lost=lost)
+        begun().compare(Split.TRAIN, {0: (14, 5)}, round_robin=False, lost=lost)
     assert len(found) == bool(words)
     assert words in "".join(found)
     assert all(each.startswith("feed 3: Spark has computed other rows than before the restart") for each in found)

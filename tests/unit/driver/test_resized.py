@@ -19,7 +19,7 @@ _DRAWS = range(int(os.environ.get("TFOS_TEST_RESIZES", "4")))
 
 
 def dealt(sizes, workers):
-    """Return the partitions of a held cluster, as `dealt` (`driver/spark/repartition.py`) has Spark make them."""
+    """Return the partitions of a held cluster, as `round_robin` (`driver/spark/repartition.py`) has Spark make them."""
     start, rows = 0, []
     for partition, size in enumerate(sizes):
         numbers = np.arange(size)
@@ -40,7 +40,7 @@ def dealt(sizes, workers):
 def run(way, args, sizes, workers, mishaps):
     """Run a cluster to its end."""
     if way == "held":
-        run_in_process(train, args, dealt(sizes, workers), dealt=True)
+        run_in_process(train, args, dealt(sizes, workers), round_robin=True)
     else:
         cluster = cluster_in_process(train, args, mishaps=mishaps, num_workers=workers)
         with cluster:

@@ -32,5 +32,5 @@ def test_a_worker_finds_its_share_of_files_whose_rows_the_chief_has_not_counted(
         request = FilesToRead("parquet", {"paths": [str(tmp_path)]}, filter=rows)
         manifest, files = reader.read_for_chief(request)
         found += [row for split in files.splits for batch in split.batches() for row in batch["id"].to_pylist()]
-        assert sum(run.rows for run in manifest.layout.runs[0]) == files.rows
+        assert sum(each.rows for each in manifest.layout.slices[0]) == files.rows
     assert sorted(found) == list(range(0 if rows is None else 35, 100))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tensorflowonspark.columns import PLACE_BITS, mixed_order, summarize
 from tensorflowonspark.driver.sharing.manifest import build_manifests
-from tensorflowonspark.feed_messages import CacheConfig, Dealt, Layout, PartSummary, Run, Split
+from tensorflowonspark.feed_messages import CacheConfig, Layout, PartitionShare, PartitionSlice, PartSummary, Split
 from tensorflowonspark.messages import NodeEndpoint
 from tensorflowonspark.node.feed.files import FileReader
 from tensorflowonspark.node.feed.selection import FeatureOptions, Selection
@@ -94,7 +94,7 @@ def held(sizes, workers, rebalance):
         for partition, rows in enumerate(sizes.rows):
             own = sizes.ids(partition)[(number - partition) % workers :: workers]
             places.append(own)
-            dealt += [Dealt(partition, (number - partition) % workers, len(own), 0)] if rows else []
+            dealt += [PartitionShare(partition, (number - partition) % workers, len(own), 0)] if rows else []
         ids = np.concatenate(places)
         parts.append([(summary(number, number, len(ids), tuple(dealt)), ids[mixed_order(ids)])])
     return shares_of_parts(parts, rebalance)
@@ -229,14 +229,14 @@ def test_the_dataset_to_train_on_says_which_step_comes_next():
 
 
 def test_a_record_of_other_rows_is_refused():
-    span = StepSpan(Layout(((Run(0, 0, 3),), (Run(1, 0, 2),))), (1, 1), 1, 2, None, 0)
-    left = find_left(0, [span], Layout(((Run(0, 0, 3), Run(1, 0, 2)),)))
+    span = StepSpan(Layout(((PartitionSlice(0, 0, 3),), (PartitionSlice(1, 0, 2),))), (1, 1), 1, 2, None, 0)
+    left = find_left(0, [span], Layout(((PartitionSlice(0, 0, 3), PartitionSlice(1, 0, 2)),)))
     assert [each.tolist() for each in left] == [[0, 1, 1, 0, 1]]
     for others in (
-        ((Run(0, 0, 3),),),  # a partition is missing
-        ((Run(0, 0, 3), Run(1, 0, 3)),),  # another one is longer
-        ((Run(0, 0, 3), Run(1, 1, 2)),),  # a row that is not there
-        ((Run(0, 0, 2), Run(1, 0, 2), Run(0, 1, 1)),),  # one that is there twice
+        ((PartitionSlice(0, 0, 3),),),  # a partition is missing
+        ((PartitionSlice(0, 0, 3), PartitionSlice(1, 0, 3)),),  # another one is longer
+        ((PartitionSlice(0, 0, 3), PartitionSlice(1, 1, 2)),),  # a row that is not there
+        ((PartitionSlice(0, 0, 2), PartitionSlice(1, 0, 2), PartitionSlice(0, 1, 1)),),  # one that is there twice
     ):
         assert find_left(0, [span], Layout(others)) is None
 

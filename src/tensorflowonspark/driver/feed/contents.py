@@ -24,19 +24,19 @@ class ContentCheck:
     def take(self, split: Split, parts: Sequence[PartSummary], *, lost: bool) -> int:
         """Compare the parts of a split that count, some without their rows if nodes are lost; return a fingerprint."""
         contents = contents_of(parts)
-        self.compare(split, contents, dealt=any(part.dealt for part in parts), lost=lost)
+        self.compare(split, contents, round_robin=any(part.shares for part in parts), lost=lost)
         fingerprint: int = google_crc32c.value(repr(sorted(contents.items())).encode())
         return fingerprint
 
-    def compare(self, split: Split, contents: Contents, *, dealt: bool, lost: bool) -> None:
+    def compare(self, split: Split, contents: Contents, *, round_robin: bool, lost: bool) -> None:
         """Warn once if Spark has computed other rows than before a restart."""
         if split in self._compared:
             return
         self._compared.add(split)
         known = self._request.contents
-        before = known.get((split, dealt), contents)
-        known[split, dealt] = contents
-        if lost and dealt:
+        before = known.get((split, round_robin), contents)
+        known[split, round_robin] = contents
+        if lost and round_robin:
             return  # with some rows of each partition
         for partition in sorted(before.keys() & contents.keys() if lost else before.keys() | contents.keys()):
             had, has = before.get(partition, (0, 0)), contents.get(partition, (0, 0))
@@ -46,7 +46,7 @@ class ContentCheck:
                     "has %s): programs that resume within an epoch begin it again. cache() the DataFrame, or write it "
                     "to files and feed these"
                 )
-                number = partition if dealt else self._partition_of(partition)
+                number = partition if round_robin else self._partition_of(partition)
                 shown = number, f"{had[0]:,}", describe_others(had, has)
                 CONSOLE.log(_log, logging.WARNING, text, self._feed, *shown)
                 return

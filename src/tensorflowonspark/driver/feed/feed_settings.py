@@ -123,12 +123,12 @@ def feed_request(data: "DataFrame | BatchRDD", settings: FeedSettings) -> FeedRe
     early = settings.start == "first_rows" and settings.cache is not None
     request = FeedRequest(
         data,
-        settings.validation,
-        cache,
-        settings.start,
-        settings.rebalance and not early,
-        settings.feed_timeout,
-        settings.independent_workers,
+        validation=settings.validation,
+        cache=cache,
+        start=settings.start,
+        rebalance=settings.rebalance and not early,
+        timeout=settings.feed_timeout,
+        independent_workers=settings.independent_workers,
     )
     if settings.independent_workers and request.keeps_rows:
         raise FeedError("independent workers read rows as they come: feed them with cache=None")

@@ -26,8 +26,8 @@ class FeedRequest:
     rebalance: bool = True
     timeout: float = 600.0  # seconds
     independent_workers: bool = False  # they take no steps together
-    dealt: bool = False  # the tasks' rows are those of all partitions in turn (`driver/spark/repartition.py`)
-    # What was fed before a restart: the rows and the checksum of each partition, by split and whether they were dealt.
+    round_robin: bool = False  # the tasks' rows are those of all partitions in turn (`driver/spark/repartition.py`)
+    # What was fed before a restart: the rows and the checksum of each partition, by split and `round_robin`.
     contents: dict[tuple[Split, bool], Contents] = field(default_factory=dict, compare=False)
 
     @property

@@ -98,8 +98,8 @@ class FeedSession:
         request = self.request
         stride = self._partition_numbers if self._held and request.starts_early else 0
         column = request.validation_column
-        dealt = request.dealt and len(self.fed) > 1
-        return FeedSpec(self.number, Split.TRAIN, request.cache, column, first_partition, stride, dealt)
+        round_robin = request.round_robin and len(self.fed) > 1
+        return FeedSpec(self.number, Split.TRAIN, request.cache, column, first_partition, stride, round_robin)
 
     def feed_batch(self, data: "DataFrame", first_partition: int) -> None:
         """Feed one DataFrame of several; return when the programs have taken all its rows."""

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from tensorflowonspark.columns import merge
 from tensorflowonspark.driver.nodes import Node
-from tensorflowonspark.feed_messages import CacheConfig, Layout, Move, PartSummary, Run, SplitManifest
+from tensorflowonspark.feed_messages import CacheConfig, Layout, Move, PartitionSlice, PartSummary, SplitManifest
 from tensorflowonspark.messages import NodeEndpoint
 
 # Partitions of equal size by Spark's measure differ by some percent. Moving rows must save steps to be worth it.
@@ -62,15 +62,15 @@ def _moves(rows: dict[int, int], endpoints: Sequence[NodeEndpoint], cache: Cache
 
 def _layout(parts: Sequence[PartSummary], numbers: Sequence[int], moves: Sequence[Move]) -> Layout:
     """Return where the rows of parts are, in the order of the nodes' numbers."""
-    mixed = any(part.dealt for part in parts)
-    runs: list[dict[int, Run]] = [{} for _ in numbers]
+    mixed = any(part.shares for part in parts)
+    slices: list[dict[int, PartitionSlice]] = [{} for _ in numbers]
     for part in (each for each in parts if each.number in numbers):
-        own = runs[numbers.index(part.number)]
+        own = slices[numbers.index(part.number)]
         for each in part.contents:
-            had = own.get(each.partition, Run(each.partition, each.first, 0, len(numbers) if mixed else 1))
+            had = own.get(each.partition, PartitionSlice(each.partition, each.first, 0, len(numbers) if mixed else 1))
             own[each.partition] = had._replace(first=min(had.first, each.first), rows=had.rows + each.rows)
     return Layout(
-        tuple(tuple(run for _, run in sorted(own.items()) if run.rows) for own in runs),
+        tuple(tuple(each for _, each in sorted(own.items()) if each.rows) for own in slices),
         tuple((numbers.index(move.giver), numbers.index(move.taker), move.rows) for move in moves),
         mixed,
     )

@@ -15,7 +15,7 @@ from tensorflowonspark.columns import map_in_arrow
 from tensorflowonspark.driver.spark.dynamic import Retention, allow_barrier_stages, collect_with
 from tensorflowonspark.driver.spark.lost_executors import names_lost_executor
 from tensorflowonspark.driver.spark.naming import describe_job, job_group, name_stages
-from tensorflowonspark.driver.spark.repartition import dealt, repartitioned
+from tensorflowonspark.driver.spark.repartition import repartitioned, round_robin
 from tensorflowonspark.driver.spark.resources import DYNAMIC_ALLOCATION, allocates_dynamically
 from tensorflowonspark.errors import ClusterError, FeedError
 from tensorflowonspark.task.launch import PROBLEM_SCHEMA, LaunchPlan, launch_node
@@ -221,8 +221,8 @@ class SparkStage(Stage):
         self._size = len(plan.numbers)
         if data is None:
             frame = spark.range(0, self._size, 1, self._size)
-        elif plan.feed is not None and plan.feed.dealt:
-            frame = dealt(data, self._size, plan.feed.validation)
+        elif plan.feed is not None and plan.feed.round_robin:
+            frame = round_robin(data, self._size, plan.feed.validation)
         else:
             frame = repartitioned(data, self._size)
         placed = map_in_arrow(frame, partial(launch_node, plan), PROBLEM_SCHEMA, barrier=True)

@@ -40,7 +40,7 @@ def repartitioned(frame: "DataFrame", partitions: int) -> "DataFrame":
     return plain.repartition(partitions).sortWithinPartitions(f.xxhash64(*plain.columns)).select(*columns)
 
 
-def dealt(frame: "DataFrame", tasks: int, marks: str = "") -> "DataFrame":
+def round_robin(frame: "DataFrame", tasks: int, marks: str = "") -> "DataFrame":
     """Return the rows in as many partitions as there are tasks, so that each row's place says in which one it is.
 
     Spark sorts the rows of each partition by a hash of their values. A row's place in that order is the same whenever

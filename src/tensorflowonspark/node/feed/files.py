@@ -27,8 +27,8 @@ from tensorflowonspark.feed_messages import (
     FilesRead,
     Layout,
     PartHeader,
+    PartitionSlice,
     PartSummary,
-    Run,
     Split,
     SplitManifest,
 )
@@ -190,8 +190,11 @@ class FileReader:
         """Return a feed whose rows are read in each epoch."""
         manifest, row_bytes = _manifest(call, groups, _rows_of(shares))
         places = {group.name: place for place, group in enumerate(groups)}
-        runs = (tuple(Run(places[each.name], 0, each.rows) for each in share if each.rows) for share in shares.values())
-        manifest = replace(manifest, layout=Layout(tuple(runs)))
+        slices = (
+            tuple(PartitionSlice(places[each.name], 0, each.rows) for each in share if each.rows)
+            for share in shares.values()
+        )
+        manifest = replace(manifest, layout=Layout(tuple(slices)))
         assert config.limit_bytes is not None
         share = [group for group in shares[self.setup.number] if group.rows]
         limit = window_limit(config.limit_bytes, [group.size for group in groups])

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tensorflowonspark.columns import PLACE_BITS, mixed_order
-from tensorflowonspark.feed_messages import Layout, Run
+from tensorflowonspark.feed_messages import Layout, PartitionSlice
 from tensorflowonspark.node.feed.order import Numbers, row_order
 from tensorflowonspark.node.feed.windows import plan_turns, window_pieces
 
@@ -50,9 +50,11 @@ class TakenRows:
         return json.dumps(self, default=vars)
 
     @classmethod
-    def parse(cls, text: str) -> "TakenRows":
-        """Return what a text says."""
+    def parse(cls, text: str) -> "TakenRows | None":
+        """Return what a text says; None if another version has written it."""
         record = json.loads(text)
+        if "spans" not in record:
+            return None
         return cls(record["epoch"], tuple(map(_span, record["spans"])), record["fingerprint"])
 
 
@@ -69,9 +71,9 @@ class EpochRest:
 
 def _span(record: dict[str, Any]) -> StepSpan:
     layout = record["layout"]
-    runs = tuple(tuple(Run(*run) for run in each) for each in layout["runs"])
+    slices = tuple(tuple(PartitionSlice(*each) for each in own) for own in layout["slices"])
     moves = tuple(tuple(move) for move in layout["moves"])
-    found = {**record, "layout": Layout(runs, moves, layout["mixed"]), "taken": tuple(record["taken"])}
+    found = {**record, "layout": Layout(slices, moves, layout["mixed"]), "taken": tuple(record["taken"])}
     return StepSpan(**found)
 
 
@@ -110,10 +112,10 @@ def find_left(epoch: int, spans: Sequence[StepSpan], layout: Layout) -> list[Mas
         rows = _row_numbers(span.layout, sizes)
         if rows is None:
             return None
-        for worker, (own, runs, taken) in enumerate(zip(rows, span.layout.runs, span.taken, strict=True)):
-            of_run = [len(own)] if span.layout.moves else [run.rows for run in runs]
+        for worker, (own, slices, taken) in enumerate(zip(rows, span.layout.slices, span.taken, strict=True)):
+            together = [len(own)] if span.layout.moves else [each.rows for each in slices]
             seed = None if span.seed is None else order_seed(span.seed, epoch, worker)
-            order = own[epoch_order(of_run, seed, span.window_rows)]
+            order = own[epoch_order(together, seed, span.window_rows)]
             left[order[left[order]][:taken]] = False
     now = _row_numbers(layout, sizes)
     return None if now is None else [left[own] for own in now]
@@ -122,8 +124,8 @@ def find_left(epoch: int, spans: Sequence[StepSpan], layout: Layout) -> list[Mas
 def _sizes(layout: Layout) -> dict[int, int]:
     """Return the number of rows of each partition."""
     sizes: Counter[int] = Counter()
-    for run in chain.from_iterable(layout.runs):
-        sizes[run.partition] += run.rows
+    for each in chain.from_iterable(layout.slices):
+        sizes[each.partition] += each.rows
     return dict(sorted(sizes.items()))
 
 
@@ -136,8 +138,8 @@ def _row_numbers(layout: Layout, sizes: dict[int, int]) -> list[Numbers] | None:
         return None
     partitions, starts = np.array(list(sizes), np.int64), np.cumsum([0, *sizes.values()])
     numbers = []
-    for runs in layout.runs:
-        pieces = [(run.partition << PLACE_BITS) + run.first + run.stride * np.arange(run.rows) for run in runs]
+    for slices in layout.slices:
+        pieces = [(each.partition << PLACE_BITS) + each.first + each.stride * np.arange(each.rows) for each in slices]
         places = np.concatenate([np.arange(0), *pieces])
         if layout.mixed:
             places = places[mixed_order(places)]
