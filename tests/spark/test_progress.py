@@ -72,7 +72,7 @@ def test_an_epoch_is_a_job_without_tasks_also_while_all_slots_are_taken(spark, s
     )
     assert within(20, lambda: busy.tasks()[1] == 4), busy.error
     store.events.subscribe(ProgressJobs(spark.sparkContext, store))
-    store._call(lambda each: each.epoch_ended(epoch(2, loss=0.12345, val_loss=float("nan"))))
+    store.events._call(lambda each: each.epoch_ended(epoch(2, loss=0.12345, val_loss=float("nan"))))
     text = "train ab12cd34: epoch 3, loss 0.1235, val_loss nan"
     assert within(10, lambda: text in shown_by(spark))
     assert not busy.ended
@@ -88,7 +88,7 @@ def test_of_many_short_epochs_the_first_and_the_last_are_shown(spark, store):
     store.cluster = "short000ef56"
     store.events.subscribe(ProgressJobs(spark.sparkContext, store))
     for number in range(500):
-        store._call(lambda each, number=number: each.epoch_ended(epoch(number, loss=1.0 / (number + 1))))
+        store.events._call(lambda each, number=number: each.epoch_ended(epoch(number, loss=1.0 / (number + 1))))
     store.end(failed=False, text="the cluster has ended")
     expected = ["train short000: epoch 500, loss 0.002", "train short000: epoch 1, loss 1"]
     assert within(10, lambda: shown_by(spark, "short000") == expected)
@@ -99,7 +99,7 @@ def test_a_failure_is_shown_after_the_last_epoch(spark, store):
     store.cluster = "fail0000ef56"
     store.events.subscribe(ProgressJobs(spark.sparkContext, store))
     for number in range(3):
-        store._call(lambda each, number=number: each.epoch_ended(epoch(number, loss=2.0)))
+        store.events._call(lambda each, number=number: each.epoch_ended(epoch(number, loss=2.0)))
     store.events.note("failure", "worker:1 on h7 failed: it ran out of memory", "worker:1")
     assert within(10, lambda: len(shown_by(spark, "fail0000")) == 3)
     failed = "train fail0000: failed: worker:1 on h7 failed: it ran out of memory"
