@@ -239,6 +239,7 @@ def test_a_record_of_other_rows_is_refused():
         ((PartitionSlice(0, 0, 2), PartitionSlice(1, 0, 2), PartitionSlice(0, 1, 1)),),  # one that is there twice
     ):
         assert find_left(0, [span], Layout(others)) is None
+    assert TakenRows.parse('{"epoch": 0, "legs": [], "fingerprint": 7}') is None  # of another version
 
 
 def test_the_order_of_an_epoch_is_known_without_its_rows():
