@@ -12,7 +12,7 @@ from benchmarks.tfrecord.rows import KINDS
 from benchmarks.tfrecord.tensorflow_alone import digest
 from tensorflowonspark.feed_messages import CacheConfig, CacheMode, PartHeader, Split
 from tensorflowonspark.node.feed.cache import Cache
-from tensorflowonspark.node.feed.file_splits import tfrecord_splits
+from tensorflowonspark.node.feed.tfrecord_source import tfrecord_splits
 
 _READERS = 4  # as in the node
 _TYPES = {

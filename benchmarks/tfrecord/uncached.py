@@ -20,8 +20,8 @@ from benchmarks.tfrecord.rows import KINDS
 from tensorflowonspark.columns import flat_columns, summarize
 from tensorflowonspark.feed_messages import SplitManifest
 from tensorflowonspark.node.feed.feed import Feed
-from tensorflowonspark.node.feed.file_splits import tfrecord_splits
 from tensorflowonspark.node.feed.share import Share
+from tensorflowonspark.node.feed.tfrecord_source import tfrecord_splits
 from tensorflowonspark.node.feed.uncounted import UncountedRows
 
 _BATCH = 2048

@@ -2,6 +2,17 @@
 
 import pyarrow as pa
 
+from tensorflowonspark.node.feed.delta_source import DeltaSource
+from tensorflowonspark.node.feed.iceberg_source import IcebergSource
+from tensorflowonspark.node.feed.parquet_source import ParquetSource
+
+_SOURCES = {each.kind: each for each in (ParquetSource, DeltaSource, IcebergSource)}
+
+
+def listed(kind, source, columns=None, rows=None):
+    """Return what a source of a kind lists, by its arguments, and by columns and a filter of rows."""
+    return _SOURCES[kind](**source, columns=columns, filter=rows).find()
+
 
 def rows_of(ids):
     """Return a table of ids, a float array for each, and a day for every hundred."""

@@ -3,7 +3,7 @@
 import pyarrow as pa
 
 from tensorflowonspark.columns.schema import arrow_schema
-from tensorflowonspark.node.feed.file_splits import tfrecord_splits
+from tensorflowonspark.node.feed.tfrecord_source import tfrecord_splits
 from tensorflowonspark.tfrecords.encode import encode
 from tensorflowonspark.tfrecords.framing import framed
 

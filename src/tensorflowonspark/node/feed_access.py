@@ -20,7 +20,7 @@ from tensorflowonspark.node.feed.files import FileReader
 from tensorflowonspark.node.feed.footers import Combine
 from tensorflowonspark.node.feed.observer import Observer
 from tensorflowonspark.node.feed.selection import DatasetOptions, FeatureOptions
-from tensorflowonspark.node.feed.tables import FilesToRead
+from tensorflowonspark.node.feed.source import Source
 from tensorflowonspark.node.file_access import FileAccess
 from tensorflowonspark.node.meter import TrainingMeter
 from tensorflowonspark.node.ps.coordinator import CoordinatedFeed
@@ -242,6 +242,6 @@ class FeedAccess(FileAccess):
         """
         return self.feed().validation_batches(batch_size, **options)
 
-    def _find_rows(self, number: int, files: FilesToRead | None) -> Feed:
+    def _find_rows(self, number: int, source: Source | None) -> Feed:
         """Return this worker's rows of a feed that the chief of a ``ParameterServerStrategy`` reads."""
-        return self._feeds.find(number) if files is None else self._file_reader.read_for_chief(files)
+        return self._feeds.find(number) if source is None else self._file_reader.read_for_chief(source)

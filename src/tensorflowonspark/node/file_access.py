@@ -5,11 +5,13 @@ from typing import TYPE_CHECKING
 
 from tensorflowonspark.declarations import shows
 from tensorflowonspark.node.driver_link import Link
+from tensorflowonspark.node.feed.delta_source import DeltaSource
 from tensorflowonspark.node.feed.feed import Feed
-from tensorflowonspark.node.feed.file_splits import find_records, tfrecord_files
 from tensorflowonspark.node.feed.files import FileReader
-from tensorflowonspark.node.feed.tables import FilesToRead, find_row_groups
-from tensorflowonspark.node.feed.windows import FileSplit
+from tensorflowonspark.node.feed.iceberg_source import IcebergSource
+from tensorflowonspark.node.feed.parquet_source import ParquetBased, ParquetSource
+from tensorflowonspark.node.feed.source import Listed
+from tensorflowonspark.node.feed.tfrecord_source import TFRecordSource
 from tensorflowonspark.node.ps.coordinator import CoordinatedFeed
 from tensorflowonspark.node.setup import NodeSetup
 from tensorflowonspark.renamed import takes_old_keywords
@@ -108,8 +110,8 @@ class FileAccess:
         (None, 6, 6)
         """
         listed = [paths] if isinstance(paths, str) else list(paths)
-        files = tfrecord_files(listed, schema, columns, cache_limit, options)
-        return self._open(f"ctx.read_tfrecord({paths!r})", *find_records(files), cache, files)
+        source = TFRecordSource(listed, schema, dict(options), columns=columns, cache_limit=cache_limit)
+        return self._open(f"ctx.read_tfrecord({paths!r})", source.find(), cache)
 
     def read_parquet(
         self,
@@ -165,7 +167,8 @@ class FileAccess:
         2
         """
         listed = [paths] if isinstance(paths, str) else list(paths)
-        return self._read(repr(paths), FilesToRead("parquet", {"paths": listed}, columns, filter, cache_limit), cache)
+        source = ParquetSource(listed, columns=columns, filter=filter, cache_limit=cache_limit)
+        return self._read(repr(paths), source, cache)
 
     def read_delta(
         self,
@@ -214,8 +217,8 @@ class FileAccess:
         >>> feed.columns, feed.total_rows
         (['id'], 6)
         """
-        source = {"table": table, "version": version, "storage_options": storage_options}
-        return self._read(repr(table), FilesToRead("delta", source, columns, filter, cache_limit), cache)
+        source = DeltaSource(table, version, storage_options, columns=columns, filter=filter, cache_limit=cache_limit)
+        return self._read(repr(table), source, cache)
 
     def read_iceberg(
         self,
@@ -267,20 +270,18 @@ class FileAccess:
         >>> feed.columns, feed.total_rows
         (['id'], 6)
         """
-        source = {"table": table, "snapshot": snapshot, "catalog": catalog}
-        return self._read(repr(table), FilesToRead("iceberg", source, columns, filter, cache_limit), cache)
+        source = IcebergSource(table, snapshot, catalog, columns=columns, filter=filter, cache_limit=cache_limit)
+        return self._read(repr(table), source, cache)
 
-    def _read(self, name: str, wanted: FilesToRead, cache: str | None) -> Feed:
+    def _read(self, name: str, wanted: ParquetBased, cache: str | None) -> Feed:
         # Whether they agree on the version of a table shows after this.
         footers = self._file_reader.read_footers(f"ctx.read_{wanted.kind}({name}{wanted.shown()})")
-        groups, fields, files = find_row_groups(wanted, footers)
-        return self._open(f"ctx.read_{files.kind}({name}{files.shown()})", groups, fields, cache, files)
+        listed = wanted.find(footers)
+        return self._open(f"ctx.read_{wanted.kind}({name}{listed.source.shown()})", listed, cache)
 
-    def _open(
-        self, call: str, splits: Sequence[FileSplit], schema: "pa.Schema", cache: str | None, files: FilesToRead
-    ) -> Feed:
+    def _open(self, call: str, listed: Listed, cache: str | None) -> Feed:
         spec, role = self._setup.spec, self._setup.role
         if cache is None and role == spec.chief_role and role not in spec.fed:
-            complete = self._file_reader.describe(call, splits, files.cache_limit)
-            return CoordinatedFeed(complete, self._link.passes, files=files)
-        return self._file_reader.read(call, splits, schema, cache, files.cache_limit)
+            complete = self._file_reader.describe(call, listed)
+            return CoordinatedFeed(complete, self._link.passes, source=listed.source)
+        return self._file_reader.read(call, listed, cache)

@@ -21,9 +21,9 @@ from tensorflowonspark.errors import FeedError, TFRecordError
 from tensorflowonspark.feed_messages import FilesRead, RowsCounted, SplitManifest, StepGrant
 from tensorflowonspark.node.feed.feed import Feed
 from tensorflowonspark.node.feed.file_rows import FileRows
-from tensorflowonspark.node.feed.file_splits import tfrecord_splits
 from tensorflowonspark.node.feed.selection import FeatureOptions, Selection
 from tensorflowonspark.node.feed.share import Share
+from tensorflowonspark.node.feed.tfrecord_source import tfrecord_splits
 from tensorflowonspark.node.feed.uncounted import UncountedRows
 from tensorflowonspark.tfrecords.encode import encode
 from tensorflowonspark.tfrecords.framing import framed

@@ -11,10 +11,10 @@ from tensorflowonspark.columns import summarize
 from tensorflowonspark.errors import FeedError
 from tensorflowonspark.feed_messages import SplitManifest
 from tensorflowonspark.node.feed.file_rows import FileRows
+from tensorflowonspark.node.feed.parquet_source import ParquetSource
 from tensorflowonspark.node.feed.plan import plan_epoch
 from tensorflowonspark.node.feed.selection import FeatureOptions, Selection
 from tensorflowonspark.node.feed.share import Share
-from tensorflowonspark.node.feed.tables import FilesToRead, find_row_groups
 from tests.support.splits import splits_of
 
 
@@ -81,7 +81,7 @@ def parquet(tmp_path):
 
 
 def read(path, limit=1 << 20):
-    splits, *_ = find_row_groups(FilesToRead("parquet", {"paths": [str(path)]}, ["id", "x"]))
+    splits = ParquetSource([str(path)], columns=["id", "x"]).find().splits
     first = next(splits[0].batches())
     rows = FileRows(splits, [each.rows for each in splits], first.nbytes / first.num_rows, limit)
     return rows, selected(first, features=["id", "x"])

@@ -16,16 +16,16 @@ from pyiceberg.transforms import IdentityTransform
 from tensorflowonspark import storage
 from tensorflowonspark.columns import flat_columns, kind_of, summarize, to_array
 from tensorflowonspark.errors import FeedError, SpecError
-from tensorflowonspark.node.feed.file_splits import tfrecord_splits
-from tensorflowonspark.node.feed.tables import FilesToRead, find_row_groups
+from tensorflowonspark.node.feed.tfrecord_source import tfrecord_splits
 from tensorflowonspark.storage.partition_columns import directory_of, partition_text, partition_value
 from tests.support.file_types import MICROS, MOMENT, cases, of_struct
+from tests.support.tables import listed
 
 CASES = cases()
 
 
 def groups_of(kind, source, columns=None, rows=None):
-    return find_row_groups(FilesToRead(kind, source, columns, rows))[0]
+    return listed(kind, source, columns, rows).splits
 
 
 def value_of(splits, name):

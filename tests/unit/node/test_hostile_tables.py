@@ -14,9 +14,8 @@ import pytest
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.feed_messages import CacheConfig, CacheMode, PartHeader, Split
 from tensorflowonspark.node.feed.cache import Cache
-from tensorflowonspark.node.feed.tables import FilesToRead, find_row_groups
 from tensorflowonspark.transport.shared_file import SharedFileWriter, open_shared
-from tests.support.tables import make_iceberg
+from tests.support.tables import listed, make_iceberg
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +39,7 @@ def metadata(table):
 
 
 def read(name, catalog=None):
-    groups, _, _ = find_row_groups(FilesToRead("iceberg", {"table": name, "snapshot": None, "catalog": catalog}))
+    groups = listed("iceberg", {"table": name, "catalog": catalog}).splits
     return sorted(row for group in groups for batch in group.batches() for row in batch.column("id").to_pylist())
 
 
@@ -95,7 +94,7 @@ def test_a_parquet_file_unpickles_nothing(tmp_path, schema):
     pq.write_table(pa.table([[1, 2]], schema=schema), tmp_path / "file.parquet")
     stored = pq.read_metadata(tmp_path / "file.parquet").metadata[b"ARROW:schema"]
     assert b"py_extension_type" in base64.b64decode(stored)
-    groups, _, _ = find_row_groups(FilesToRead("parquet", {"paths": [str(tmp_path / "file.parquet")]}))
+    groups = listed("parquet", {"paths": [str(tmp_path / "file.parquet")]}).splits
     assert [each for batch in groups[0].batches() for each in batch.column("id").to_pylist()] == [1, 2]
 
 

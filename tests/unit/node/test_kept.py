@@ -12,8 +12,8 @@ from tensorflowonspark.errors import FeedError, SpecError
 from tensorflowonspark.node.feed import footers as module
 from tensorflowonspark.node.feed import kept
 from tensorflowonspark.node.feed.file_columns import parquet_files
-from tensorflowonspark.node.feed.file_splits import tfrecord_splits
 from tensorflowonspark.node.feed.footers import footers, shared_footers
+from tensorflowonspark.node.feed.tfrecord_source import tfrecord_splits
 from tensorflowonspark.node.feed.uncounted import UncountedRows
 from tensorflowonspark.tfrecords.encode import encode
 from tensorflowonspark.tfrecords.framing import framed

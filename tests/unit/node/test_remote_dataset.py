@@ -9,7 +9,7 @@ import pytest
 
 import tensorflowonspark as tfos
 from tensorflowonspark.node.feed.files import FileReader
-from tensorflowonspark.node.feed.tables import FilesToRead
+from tensorflowonspark.node.feed.parquet_source import ParquetSource
 
 pytestmark = [pytest.mark.masters("local"), pytest.mark.timeout(240)]  # four imports of TensorFlow for each test
 
@@ -29,7 +29,7 @@ def test_a_worker_finds_its_share_of_files_whose_rows_the_chief_has_not_counted(
     for number in range(2):
         feeds = SimpleNamespace(numbers=range(2), open_files=lambda manifest, files, _number: (manifest, files))
         reader = FileReader(SimpleNamespace(number=number), None, None, feeds)
-        request = FilesToRead("parquet", {"paths": [str(tmp_path)]}, filter=rows)
+        request = ParquetSource([str(tmp_path)], filter=rows)
         manifest, files = reader.read_for_chief(request)
         found += [row for split in files.splits for batch in split.batches() for row in batch["id"].to_pylist()]
         assert sum(each.rows for each in manifest.layout.slices[0]) == files.rows

@@ -1,5 +1,7 @@
 """Row groups of Parquet files: filters, statistics, partition columns, and files whose columns differ."""
 
+from dataclasses import replace
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -9,12 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tensorflowonspark.errors import FeedError, SpecError
+from tensorflowonspark.node.feed.parquet_source import ParquetSource
 from tensorflowonspark.node.feed.row_groups import RowGroup
-from tensorflowonspark.node.feed.tables import FilesToRead, find_row_groups
+from tensorflowonspark.node.feed.source import Source
 
 
 def groups_of(path, columns=None, rows=None):
-    found, schema, _ = find_row_groups(FilesToRead("parquet", {"paths": [str(path)]}, columns, rows))
+    found, schema, _ = ParquetSource([str(path)], columns=columns, filter=rows).find()
     return found, schema
 
 
@@ -127,10 +130,10 @@ def test_a_filter_that_fails_on_a_value_names_file_and_row_group(days):
 def test_a_request_for_a_worker_keeps_its_filter(days):
     import json
 
-    files = FilesToRead("parquet", {"paths": [str(days)]}, ["id"], pc.field("x") < 3, "1m")
-    again = FilesToRead.from_json(json.loads(json.dumps(files.to_json())))
+    files = ParquetSource([str(days)], columns=["id"], filter=pc.field("x") < 3, cache_limit="1m")
+    again = Source.from_json(json.loads(json.dumps(files.to_json())))
     assert again.filter.equals(files.filter)
-    assert again._replace(filter=None) == files._replace(filter=None)
+    assert replace(again, filter=None) == replace(files, filter=None)
 
 
 # ---- files whose columns differ

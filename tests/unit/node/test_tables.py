@@ -17,15 +17,15 @@ from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import LongType, StringType
 
 from tensorflowonspark.errors import SpecError
-from tensorflowonspark.node.feed.tables import FilesToRead, find_row_groups
+from tests.support.tables import listed
 
 
 def read(kind, source, columns=None, rows=None):
     """Return the rows in the order of their ids, and the request with the version."""
-    groups, _, found = find_row_groups(FilesToRead(kind, source, columns, rows))
+    groups, _, found = listed(kind, source, columns, rows)
     assert sum(group.count() for group in groups) == sum(b.num_rows for group in groups for b in group.batches())
     rows = [row for group in groups for batch in group.batches() for row in batch.to_pylist()]
-    return sorted(rows, key=lambda row: row.get("id", 0)), found.source
+    return sorted(rows, key=lambda row: row.get("id", 0)), vars(found)
 
 
 # ---- Delta
@@ -123,7 +123,7 @@ def test_a_deletion_vector_over_several_row_groups(tmp_path):
     write_deltalake(tmp_path, pa.table({"id": range(100)}))
     pq.write_table(pa.table({"id": range(100)}), tmp_path / added(tmp_path)["path"], row_group_size=30)
     mark_deleted(tmp_path, [0, 29, 30, 31, 95])
-    groups, *_ = find_row_groups(FilesToRead("delta", delta(tmp_path)))
+    groups = listed("delta", delta(tmp_path)).splits
     assert [group.rows for group in groups] == [28, 28, 30, 9]
     assert [row["id"] for row in read("delta", delta(tmp_path))[0]] == sorted({*range(100)} - {0, 29, 30, 31, 95})
 
@@ -206,7 +206,7 @@ def test_snapshots_of_an_iceberg_table(events):
 def test_a_filter_of_an_iceberg_table(events, expression, ids, groups):
     source = iceberg(events.metadata_location)
     assert read("iceberg", source, ["id"], expression)[0] == [{"id": each} for each in ids]
-    assert len(find_row_groups(FilesToRead("iceberg", source, ["id"], expression))[0]) == groups
+    assert len(listed("iceberg", source, ["id"], expression).splits) == groups
 
 
 def test_an_iceberg_table_by_its_name_a_tag_and_its_directory(events, catalog, tmp_path):
@@ -293,4 +293,4 @@ def test_a_library_that_is_not_installed(monkeypatch, kind, source, library):
         monkeypatch.setitem(sys.modules, name, None)
     message = rf"ctx.read_{kind} needs {library}, which is not installed: pip install 'tensorflowonspark\[{kind}\]'"
     with pytest.raises(SpecError, match=message):
-        find_row_groups(FilesToRead(kind, source))
+        listed(kind, source)

@@ -20,7 +20,7 @@ READ = """
 import json, re, sys
 from tests.support.tfrecord_files import read_rows
 from tensorflowonspark.columns.schema import arrow_schema
-from tensorflowonspark.node.feed.file_splits import tfrecord_splits
+from tensorflowonspark.node.feed.tfrecord_source import tfrecord_splits
 path, schema, kind = sys.argv[1:]
 def most():
     return int(re.search(r"VmHWM:\\s*(\\d+) kB", open("/proc/self/status").read())[1]) << 10

@@ -176,7 +176,7 @@ def test_the_table_is_complete_and_on_its_page():
 
 
 def test_a_file_that_is_gone_is_named_by_a_node(tmp_path):
-    from tensorflowonspark.node.feed.file_splits import tfrecord_splits
+    from tensorflowonspark.node.feed.tfrecord_source import tfrecord_splits
 
     path = write_rows(tmp_path / "a", id=[1])
     splits, _ = tfrecord_splits([path], None, None, {"ignoreMissingFiles": True})

@@ -37,10 +37,10 @@ from tensorflowonspark.node.feed.cache import Cache
 from tensorflowonspark.node.feed.feed import Feed
 from tensorflowonspark.node.feed.feeds import Feeds
 from tensorflowonspark.node.feed.file_rows import FileRows
-from tensorflowonspark.node.feed.file_splits import TFRECORD, Records, divide, find_records
 from tensorflowonspark.node.feed.footers import Combine, ReadFooters, footers, shared_footers
 from tensorflowonspark.node.feed.row_groups import RowGroup
-from tensorflowonspark.node.feed.tables import FilesToRead, find_row_groups
+from tensorflowonspark.node.feed.source import Listed, Source
+from tensorflowonspark.node.feed.tfrecord_source import Records
 from tensorflowonspark.node.feed.uncounted import UncountedRows
 from tensorflowonspark.node.feed.windows import FileSplit, window_limit
 from tensorflowonspark.node.setup import NodeSetup
@@ -66,16 +66,14 @@ class FileReader:
     def read(
         self,
         call: str,
-        splits: Sequence[FileSplit],
-        schema: pa.Schema,
+        listed: Listed,
         cache: str | None,
-        cache_limit: int | str | None,
     ) -> Feed:
         """Read this worker's share; return all workers' rows as a feed. An evaluator reads all rows, for itself.
 
-        The splits are in the same order on all workers. `call` is what the program calls, for errors.
+        `call` is what the program calls, for errors.
         """
-        config = CacheConfig.parse(cache, cache_limit)
+        config, splits = CacheConfig.parse(cache, listed.source.cache_limit), listed.splits
         if not splits:
             raise SpecError(f"{call}: there are no rows")
         number, self._next = self._next, self._next + 1
@@ -83,9 +81,8 @@ class FileReader:
         if config.keep is CacheMode.NONE:
             if role not in spec.fed and role.job is not Job.EVALUATOR:
                 raise FeedError(f"{role} has no rows: {', '.join(map(str, spec.fed))} read files")
-            groups = [split for split in splits if isinstance(split, RowGroup)]
-            if not groups:
-                records = [split for split in splits if isinstance(split, Records)]
+            groups, records = _by_kind(splits)
+            if records:
                 return self._read_uncounted(number, call, records, config)
             if role in spec.fed:
                 groups = self._agree_on_rows(number, call, groups)
@@ -98,7 +95,7 @@ class FileReader:
                 "anew in each epoch"
             )
         share = self._own_share(splits)
-        schema = flat_columns(pa.RecordBatch.from_pylist([], schema)).schema
+        schema = flat_columns(pa.RecordBatch.from_pylist([], listed.schema)).schema
         with ThreadPoolExecutor(_readers([splits[each] for each in share]), thread_name_prefix="read") as readers:
             stored = [readers.submit(self._store, number, each, splits[each], schema, config) for each in share]
             try:
@@ -119,28 +116,28 @@ class FileReader:
             return footers
         return lambda files: shared_footers(files, fed.index(role), len(fed), combine)
 
-    def describe(self, call: str, splits: Sequence[FileSplit], cache_limit: int | str | None) -> FeedComplete:
-        """Return what splits hold, for the chief of a ``ParameterServerStrategy``, whose workers read them.
+    def describe(self, call: str, listed: Listed) -> FeedComplete:
+        """Return what files hold, for the chief of a ``ParameterServerStrategy``, whose workers read them.
 
         The numbers of rows are left out if they are unknown.
         """
         number, self._next = self._next, self._next + 1
-        CacheConfig.parse(None, cache_limit)  # which refuses a wrong one here
-        groups = [split for split in splits if isinstance(split, RowGroup)]
-        if not groups:
-            return FeedComplete(number, _manifest(call, splits, {})[0])
+        CacheConfig.parse(None, listed.source.cache_limit)  # which refuses a wrong one here
+        groups, records = _by_kind(listed.splits)
+        if records:
+            return FeedComplete(number, _manifest(call, records, {})[0])
         shares = {node: _count(share) for node, share in self._divided(groups).items()}
         return FeedComplete(number, _manifest(call, groups, _rows_of(shares))[0])
 
-    def read_for_chief(self, files: FilesToRead) -> Feed:
+    def read_for_chief(self, source: Source) -> Feed:
         """Return this worker's share of the files that the chief has described."""
-        config, call = CacheConfig.parse(None, files.cache_limit), f"reading {files.kind}"
-        if files.kind == TFRECORD:
-            splits, _ = find_records(files)
-            return self._open_uncounted(None, call, splits, [splits[each] for each in self._own_share(splits)], config)
-        groups, _, _ = find_row_groups(files)
-        share = _count(self._divided(groups)[self.setup.number])
-        return self._open(None, call, groups, {self.setup.number: share}, config)
+        config, call = CacheConfig.parse(None, source.cache_limit), f"reading {source.kind}"
+        groups, records = _by_kind(source.find().splits)
+        if records:
+            share = [records[each] for each in self._own_share(records)]
+            return self._open_uncounted(None, call, records, share, config)
+        own = _count(self._divided(groups)[self.setup.number])
+        return self._open(None, call, groups, {self.setup.number: own}, config)
 
     def _store(self, feed: int, number: int, split: FileSplit, schema: pa.Schema, config: CacheConfig) -> PartSummary:
         assert self.cache is not None
@@ -234,6 +231,29 @@ class FileReader:
             assert number is not None
             return self.feeds.open_files(manifest, uncounted.together(number, self.link), number)
         return self.feeds.open_files(manifest, uncounted.alone(self.setup.number), number)
+
+
+def divide(sizes: Sequence[int], workers: int) -> list[list[int]]:
+    """Return the numbers of each worker's splits: the largest first, each to the worker with the least load.
+
+    Examples
+    --------
+    >>> divide([1, 5, 2, 3], 2)
+    [[0, 1], [2, 3]]
+    """
+    shares: list[list[int]] = [[] for _ in range(workers)]
+    load = [0] * workers
+    for number in sorted(range(len(sizes)), key=lambda each: -sizes[each]):
+        least = load.index(min(load))
+        shares[least].append(number)
+        load[least] += sizes[number]
+    return [sorted(each) for each in shares]
+
+
+def _by_kind(splits: Sequence[FileSplit]) -> tuple[list[RowGroup], list[Records]]:
+    """Return the splits whose numbers of rows are known, or those of which they are not: all are of one kind."""
+    groups = [split for split in splits if isinstance(split, RowGroup)]
+    return groups, [split for split in splits if isinstance(split, Records)]
 
 
 def _readers(splits: Sequence[FileSplit]) -> int:

@@ -20,9 +20,9 @@ from tensorflowonspark.node.driver_link import Link
 from tensorflowonspark.node.feed import kept
 from tensorflowonspark.node.feed.counting import CountingPass
 from tensorflowonspark.node.feed.file_rows import FileRows
-from tensorflowonspark.node.feed.file_splits import Records
 from tensorflowonspark.node.feed.selection import Selection
 from tensorflowonspark.node.feed.streams import PartStream, RowStream
+from tensorflowonspark.node.feed.tfrecord_source import Records
 from tensorflowonspark.node.feed.windows import check_rows
 from tensorflowonspark.storage.listing import File
 

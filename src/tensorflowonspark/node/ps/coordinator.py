@@ -13,7 +13,7 @@ from tensorflowonspark.feed_messages import FeedBegins, FeedComplete, Split, Spl
 from tensorflowonspark.node.feed.feed import Feed
 from tensorflowonspark.node.feed.plan import shares_of
 from tensorflowonspark.node.feed.selection import FeatureOptions, Selection, check_shuffle
-from tensorflowonspark.node.feed.tables import FilesToRead
+from tensorflowonspark.node.feed.source import Source
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -35,7 +35,7 @@ class CoordinatedFeed(Feed):
         Returns the number of passes over a split of a feed that all workers have ended.
     split : Split
         The split of the feed.
-    files : FilesToRead, optional
+    source : Source, optional
         The files that the workers read, in the place of rows that they were fed.
 
     Attributes
@@ -64,10 +64,10 @@ class CoordinatedFeed(Feed):
         complete: FeedBegins | FeedComplete,
         passes: Callable[[int, Split], int],
         split: Split = Split.TRAIN,
-        files: FilesToRead | None = None,
+        source: Source | None = None,
     ) -> None:
         self._feed = complete.feed
-        self._files = files
+        self._source = source
         self._count_passes = passes
         self._split = split
         self._streams = isinstance(complete, FeedBegins) and split is Split.TRAIN
@@ -182,7 +182,7 @@ class CoordinatedFeed(Feed):
         selection = Selection(self._manifest, FeatureOptions(**options))
         request = {
             "feed": self._feed,
-            "files": self._files and self._files.to_json(),
+            "source": self._source and self._source.to_json(),
             "split": self._split.value,
             "batch_size": shares_of(batch_size, 1, 0).most,
             "epochs": 1 if self._streams else epochs,

@@ -22,12 +22,12 @@ from tensorflowonspark.feed_messages import PassEnded, Split
 from tensorflowonspark.node.feed.dataset import assemble, flat_arrays, flat_specs
 from tensorflowonspark.node.feed.feed import Feed
 from tensorflowonspark.node.feed.selection import Batch, FeatureOptions, Selection
-from tensorflowonspark.node.feed.tables import FilesToRead
+from tensorflowonspark.node.feed.source import Source
 
 _FUNCTION = "pyfunc_0"  # the token: TensorFlow numbers the functions of a process
 _PASSES = 4  # open at once in a worker; tf.data drops iterators without notice
 _PREFETCH_BATCHES = 2
-_Find = Callable[[int, FilesToRead | None], Feed]
+_Find = Callable[[int, Source | None], Feed]
 _registered: list[tf.Graph] = []  # a function is registered as long as its graph exists
 
 
@@ -124,7 +124,7 @@ class _Passes:
     def _begin(self, text: str) -> int:
         request = json.loads(text)
         with self._lock:
-            feed = self._current(request["feed"], request["files"] and FilesToRead.from_json(request["files"]))
+            feed = self._current(request["feed"], request["source"] and Source.from_json(request["source"]))
             if text not in self._sources:
                 self._sources[text] = self._source(feed, request)
             selection, start = self._sources[text]
@@ -135,9 +135,9 @@ class _Passes:
                 del self._open[old]
         return number
 
-    def _current(self, number: int, files: FilesToRead | None) -> Feed:
+    def _current(self, number: int, source: Source | None) -> Feed:
         if self._feed is None or self._feed[0] != number:
-            self._feed = number, self._find(number, files)
+            self._feed = number, self._find(number, source)
             self._sources.clear()
             self._open.clear()
         return self._feed[1]

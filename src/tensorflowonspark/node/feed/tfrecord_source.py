@@ -1,14 +1,15 @@
-"""Splits of files, which the nodes read themselves: their division among workers, and those of TFRecord files."""
+"""TFRecord files, in splits whose numbers of rows are unknown until they are read."""
 
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
 
 from tensorflowonspark.columns.schema import arrow_schema
 from tensorflowonspark.errors import TFRecordError
-from tensorflowonspark.node.feed.tables import FilesToRead
+from tensorflowonspark.node.feed.footers import ReadFooters, footers
+from tensorflowonspark.node.feed.source import Listed, Source
 from tensorflowonspark.storage.listing import check_unchanged, find, partition_types
 from tensorflowonspark.tfrecords.framing import BLOCK_BYTES
 from tensorflowonspark.tfrecords.infer import check_columns, chosen, inferred, options_for
@@ -18,25 +19,6 @@ from tensorflowonspark.tfrecords.splits import RecordSplit, plan
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
-
-TFRECORD = "tfrecord"  # the kind of a request
-
-
-def divide(sizes: Sequence[int], workers: int) -> list[list[int]]:
-    """Return the numbers of each worker's splits: the largest first, each to the worker with the least load.
-
-    Examples
-    --------
-    >>> divide([1, 5, 2, 3], 2)
-    [[0, 1], [2, 3]]
-    """
-    shares: list[list[int]] = [[] for _ in range(workers)]
-    load = [0] * workers
-    for number in sorted(range(len(sizes)), key=lambda each: -sizes[each]):
-        least = load.index(min(load))
-        shares[least].append(number)
-        load[least] += sizes[number]
-    return [sorted(each) for each in shares]
 
 
 @dataclass(frozen=True)
@@ -91,21 +73,20 @@ class Records:
         return rows
 
 
-def tfrecord_files(
-    paths: Sequence[str],
-    schema: "pa.Schema | StructType | str | None",
-    columns: Sequence[str] | None,
-    cache_limit: int | str | None,
-    options: Mapping[str, Any],
-) -> FilesToRead:
-    """Return what a program asks for by the arguments of ``ctx.read_tfrecord``, as it can be sent to workers."""
-    source = {"paths": list(paths), "schema": None if schema is None else arrow_schema(schema), "given": dict(options)}
-    return FilesToRead(TFRECORD, source, columns, None, cache_limit)
+@dataclass(frozen=True)
+class TFRecordSource(Source):
+    """Files, directories or wildcards; long files are divided."""
 
+    kind: ClassVar[str] = "tfrecord"
+    paths: Sequence[str]
+    schema: "pa.Schema | StructType | str | None" = None  # None: as the first records have it
+    options: Mapping[str, Any] = field(default_factory=dict)  # by Spark's names
 
-def find_records(files: FilesToRead) -> tuple[list[Records], pa.Schema]:
-    """Return the splits of the TFRecord files of a request, and the columns of their rows."""
-    return tfrecord_splits(columns=files.columns, **files.source)
+    def find(self, read_footers: ReadFooters = footers) -> Listed:  # noqa: ARG002 - they have none
+        """Return the splits of the files."""
+        schema = None if self.schema is None else arrow_schema(self.schema)
+        splits, found = tfrecord_splits(self.paths, schema, self.columns, self.options)
+        return Listed(splits, found, replace(self, schema=schema))
 
 
 def tfrecord_splits(
