@@ -61,7 +61,7 @@ def _arrives(connection: socket.socket, data: bytes, seconds: float) -> bool:
     try:
         connection.setblocking(False)
         sent = connection.send(data)
-        while _unacknowledged(connection) >= sent:
+        while _unacknowledged(connection) >= sent and not connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
             if time.monotonic() > end:
                 return False
             time.sleep(_LOOK_SECONDS)
