@@ -154,7 +154,7 @@ def _fitting(results: Tensors, signature: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _reduced_rows(call: Block, fields: Mapping[str, Field]) -> tuple[Block, dict[str, Any]]:
+def _reduced_rows(call: Callable[..., Any], fields: Mapping[str, Field]) -> tuple[Block, dict[str, Any]]:
     """Return the block function of a function of two rows: it halves the rows, all pairs at once, until one is left."""
     by_column = {field.name: field for field in fields.values()}
     specs = {name: _row_spec(field) for name, field in by_column.items()}

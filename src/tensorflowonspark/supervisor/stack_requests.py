@@ -52,7 +52,7 @@ class StackRequests:
         if stopped is not None:
             return Stacks(number, problem=stopped.reason)
         file = stacks_file(self._node.private)
-        if not _has_handler(self._node.pid, file):
+        if not _can_write_stacks(self._node.pid, file):
             return Stacks(number, problem="it does not answer, and has no handler of the signal (yet)")
         try:
             text = self._written(file)
@@ -78,8 +78,8 @@ class StackRequests:
         return file.read_text(errors="replace")
 
 
-def _has_handler(pid: int, file: Path) -> bool:
-    """Return whether a process handles the signal, and has the file open: else it would end, or write elsewhere."""
+def _can_write_stacks(pid: int, file: Path) -> bool:
+    """Return whether `STACKS_SIGNAL` is safe to send: else it would end the process, or the stacks go elsewhere."""
     caught, is_open = False, False
     with suppress(OSError):
         for line in Path(f"/proc/{pid}/status").read_text().splitlines():

@@ -78,8 +78,8 @@ class Server:
 
     Each connection has a thread, but for channels with a `Listener`: one thread receives from all of these.
 
-    A connection is closed unless its peer proves that it belongs to the cluster (`handshake`), with TLS on a port
-    unless it has the certificate too. Of those that have not proved it a limited number is open at a time.
+    A connection is closed unless its peer proves that it belongs to the cluster (`handshake`). With TLS, a peer at a
+    port must have the certificate too. Of peers that have not proved it yet a limited number is connected at a time.
 
     Of the ports 0 selects a free one, and a range the first one of it that is free; one that can't be bound is an
     `OSError`. Calls for another node than that of the identity are refused: addresses and paths may lead to a wrong
@@ -122,7 +122,7 @@ class Server:
         self._max_unproved = max(peers, self._max_unproved)
 
     def close(self) -> None:
-        """Stop listening; break off calls that do not end within two seconds."""
+        """Stop listening; break off calls that do not end within two seconds, and channels, which never do."""
         with self._changed:
             self._closed = True
             with suppress(OSError):

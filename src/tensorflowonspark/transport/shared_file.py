@@ -165,7 +165,7 @@ _ADVICE = {
 
 
 def allow_files(more: int) -> bool:
-    """Raise the limit of open files for `more` files than are open now; return whether the system allows that."""
+    """Raise the limit of open files (and connections) for `more` than are open; return whether the system allows it."""
     allowed, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         needed = len(list(Path("/proc/self/fd").iterdir())) + more

@@ -154,7 +154,7 @@ class FileReader:
         *,
         streams: bool = False,
     ) -> FeedComplete:
-        """Report what was listed, and stored or counted; wait until all workers have."""
+        """Report what was listed, and stored or counted; wait for all workers, of which one with other files fails."""
         self.link.send(FilesRead(feed, call, _fingerprint(splits), parts, counts, streams))
         return self.link.wait_for_rows(feed)
 

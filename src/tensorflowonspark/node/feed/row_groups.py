@@ -120,7 +120,7 @@ class RowGroup:
 
 
 def _converted(columns: Mapping[str, pa.Array], types: Mapping[str, pa.DataType]) -> pa.RecordBatch:
-    """Return columns as plain types; an error names the column."""
+    """Return the columns cast to `types`; an error names the column."""
     arrays = []
     for name, column in columns.items():
         try:

@@ -312,7 +312,7 @@ class _OpenSplit:
         self.number = number
         self.next_row = 0
         self._split = split
-        self._rows = rows
+        self._rows = rows  # of the split; None if they are unknown until it is read
         self._batches = split.batches()
         self._rest = pa.RecordBatch.from_pylist([], pa.schema([]))
         self._position = 0  # of the first row of the rest
