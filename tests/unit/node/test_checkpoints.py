@@ -178,6 +178,19 @@ def test_a_worker_that_does_not_see_the_chiefs_directory_is_named(tmp_path, monk
         blind._fetch(True, str(tmp_path), [], blind._newest)
 
 
+def test_what_a_later_version_adds_to_a_marker_is_passed_over(tmp_path):
+    """A damaged checkpoint would be removed by the next one."""
+    url = f"memory://{uuid.uuid4().hex}/one"
+    (tmp_path / "state").write_text("weights")
+    saved = CheckpointStore(url, 9).add(str(tmp_path), 1)
+    system, root = fsspec.core.url_to_fs(url)
+    marker = f"{root}/{saved.name}/complete.json"
+    record = {**json.loads(system.cat_file(marker)), "added": {"later": 1}}
+    record["crc32c"] = _record_checksum({name: each for name, each in record.items() if name != "crc32c"})
+    system.pipe_file(marker, json.dumps(record).encode())
+    assert CheckpointStore(url, 9).newest() == saved
+
+
 def test_a_marker_that_names_what_is_not_its_own_is_skipped(tmp_path, caplog):
     """An object store has any name: the sizes of files that lead out of the directory would be right."""
     url = f"memory://{uuid.uuid4().hex}/one"

@@ -14,7 +14,7 @@ import shutil
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from operator import attrgetter
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -340,13 +340,18 @@ def _text(saved: SavedCheckpoint) -> bytes:
 
 
 def _parsed(text: bytes) -> SavedCheckpoint | None:
-    """Return the record in a marker, or None if it is damaged; markers of earlier versions have no checksums."""
+    """Return the record in a marker, or None if it is damaged.
+
+    Markers of earlier versions have no checksums. What a later version has added is passed over: as if it were damaged,
+    its checkpoints would be removed here.
+    """
     try:
         record = json.loads(text)
         if record.pop(_MARKER_CHECKSUM, None) not in (None, _record_checksum(record)):
             return None
-        saved = SavedCheckpoint(**record)
-        numbers = [value for name, value in record.items() if name not in (*_TEXTS, *_TABLES, "value")]
+        known = {each.name: record[each.name] for each in fields(SavedCheckpoint) if each.name in record}
+        saved = SavedCheckpoint(**known)
+        numbers = [value for name, value in known.items() if name not in (*_TEXTS, *_TABLES, "value")]
         numbers += [*saved.files.values(), *saved.checksums.values()]
         texts = [getattr(saved, name) for name in _TEXTS]
         is_right = all(type(each) is int and each >= 0 for each in numbers) and all(type(each) is str for each in texts)
