@@ -109,9 +109,9 @@ class FileAccess:
         >>> before, rows, feed.total_rows
         (None, 6, 6)
         """
-        listed = [paths] if isinstance(paths, str) else list(paths)
-        source = TFRecordSource(listed, schema, dict(options), columns=columns, cache_limit=cache_limit)
-        return self._open(f"ctx.read_tfrecord({paths!r})", source.find(), cache)
+        named = [paths] if isinstance(paths, str) else list(paths)
+        listed = TFRecordSource(named, schema, dict(options), columns=columns, cache_limit=cache_limit).find()
+        return self._open(f"ctx.read_tfrecord({paths!r})", listed, cache)
 
     def read_parquet(
         self,
@@ -166,8 +166,8 @@ class FileAccess:
         >>> ctx.read_parquet(parquet, cache=None, filter=pc.field("id") > 3).total_rows
         2
         """
-        listed = [paths] if isinstance(paths, str) else list(paths)
-        source = ParquetSource(listed, columns=columns, filter=filter, cache_limit=cache_limit)
+        named = [paths] if isinstance(paths, str) else list(paths)
+        source = ParquetSource(named, columns=columns, filter=filter, cache_limit=cache_limit)
         return self._read(repr(paths), source, cache)
 
     def read_delta(

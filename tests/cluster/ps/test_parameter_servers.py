@@ -195,6 +195,7 @@ def test_a_worker_that_is_started_again_trains_on_its_rows(spark, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)  # 35 s on a quiet machine, 80 s beside other tests
 def test_workers_are_killed_while_rows_stream(spark, tmp_path, caplog):
     """The first one costs only what it had; when no worker is left, the error names the first."""
 
