@@ -183,7 +183,7 @@ class Link:
         """
         with self._waiting_for(WaitsFor.ROWS), self._changed:
             state = self._feeds[feed]
-            self._changed.wait_for(lambda: state.has_step(step) is not None)
+            self._changed.wait_for(lambda: state.is_decided(step))
             return state.granted if state.takes_steps else None
 
     def break_off(self, feed: int, reason: str) -> None:

@@ -35,7 +35,14 @@ if TYPE_CHECKING:
 _NONE_HELD = "there are none: tfos.run(..., data=df) gives them (tfos run --data TABLE|PATH)"
 _NONE_FED = "the cluster was shut down without cluster.train(df): call it inside the with block"
 
-KERAS = Observer(state_pass, equal_batches, report_read, row_counts.note_padding, row_counts.add, of_feed)
+KERAS = Observer(
+    adapts=state_pass,
+    equal_batches=equal_batches,
+    note_read=report_read,
+    note_padding=row_counts.note_padding,
+    note_rows=row_counts.add,
+    of_feed=of_feed,
+)
 
 
 def _combine(call: str) -> Combine | None:

@@ -36,8 +36,6 @@ class FeedState:
         else:
             self.ended |= grant.end
 
-    def has_step(self, step: int) -> bool | None:
-        """Return whether a step is granted; None if that is to be seen."""
-        if self.granted > step:
-            return True
-        return False if self.ended or not self.takes_steps else None
+    def is_decided(self, step: int) -> bool:
+        """Return whether a step is granted, or none will be any more."""
+        return self.granted > step or self.ended or not self.takes_steps

@@ -161,7 +161,7 @@ class EpochCursor:
             rows=rows if rest.left is None else rows.only(rest.left),
             selection=self._selection,
             plan=plan,
-            seed=None if self._seed is None else order_seed(self._seed, self.epoch, self._share.index),
+            seed=order_seed(self._seed, self.epoch, self._share.index),
             first=first,
             epoch=self.epoch,
             step=step,

@@ -136,7 +136,7 @@ class Passes:
         if stream is not None and stream.begin_pass(may_be_first=not (cursor.is_resumed or real_only)):
             assert stream.parts is not None
             cursor.epoch = 0
-            seed = None if self._seed is None else order_seed(self._seed, 0, self._share.index)
+            seed = order_seed(self._seed, 0, self._share.index)
             return ArrivingPass(
                 selection=self.selection, seed=seed, parts=stream.parts, shares=self.shares, alone=self.alone
             )

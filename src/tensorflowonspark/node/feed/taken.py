@@ -77,13 +77,13 @@ def _span(record: dict[str, Any]) -> StepSpan:
     return StepSpan(**found)
 
 
-def order_seed(seed: int, epoch: int, worker: int) -> list[int]:
-    """Return the seed of the order of an epoch on one worker.
+def order_seed(seed: int | None, epoch: int, worker: int) -> list[int] | None:
+    """Return the seed of the order of an epoch on one worker; None if the rows keep theirs.
 
     Two workers have different ones: with equal orders, a step would have the rows of equal places in all their shares,
     which are alike where a value depends on the row's number.
     """
-    return [seed, epoch, worker]
+    return None if seed is None else [seed, epoch, worker]
 
 
 def epoch_order(rows: Sequence[int], seed: Sequence[int] | None, window_rows: int) -> Numbers:
@@ -114,8 +114,7 @@ def find_left(epoch: int, spans: Sequence[StepSpan], layout: Layout) -> list[Mas
             return None
         for worker, (own, slices, taken) in enumerate(zip(rows, span.layout.slices, span.taken, strict=True)):
             together = [len(own)] if span.layout.moves else [each.rows for each in slices]
-            seed = None if span.seed is None else order_seed(span.seed, epoch, worker)
-            order = own[epoch_order(together, seed, span.window_rows)]
+            order = own[epoch_order(together, order_seed(span.seed, epoch, worker), span.window_rows)]
             left[order[left[order]][:taken]] = False
     now = _row_numbers(layout, sizes)
     return None if now is None else [left[own] for own in now]
