@@ -28,6 +28,7 @@ from tensorflowonspark.keras.metric_sums import StepLogs
 from tensorflowonspark.keras.shards import PlannedIterator
 from tensorflowonspark.keras.step_begin import StepBegin
 from tensorflowonspark.keras.steps import can_be_called, refuse_float8
+from tensorflowonspark.keras.sublayers import all_sublayers
 from tensorflowonspark.keras.worker_step import (
     WorkerStep,
     building,
@@ -118,7 +119,7 @@ def _function(model: Any, step: Callable[[Any], Any], name: str) -> Callable[[An
 
 @contextmanager
 def _explaining_size(model: Any, data: Any) -> Iterator[None]:
-    """Raise a `SpecError` if a step fails with another number of rows than the model's inputs state."""
+    """Raise a `SpecError` if a step fails that has other rows than the state of a layer, one for each row, is for."""
     try:
         yield
         return
@@ -126,7 +127,7 @@ def _explaining_size(model: Any, data: Any) -> Iterator[None]:
         failure = error
     stated = {each.shape[0] for each in tf.nest.flatten(getattr(model, "inputs", None) or []) if each.shape} - {None}
     rows = {int(each.shape[0]) for each in tf.nest.flatten(data) if isinstance(each, tf.Tensor) and each.shape.rank}
-    if stated and rows - stated:
+    if stated and rows - stated and any(getattr(each, "stateful", False) for each in all_sublayers(model)):
         raise SpecError(
             f"a step failed with a batch of {min(rows - stated)} rows on this worker, where the input of {model.name} "
             f"has batch_size={min(stated)}: a layer that keeps a state for each row needs as many in every batch. Give "

@@ -222,7 +222,7 @@ def _modified(info: dict[str, Any]) -> float:
 
 
 def partition_types(files: Sequence[File], listing: Listing) -> dict[str, pa.DataType]:
-    """Return the types of the partition columns, which all their values fit, or text if the listing says so.
+    """Return the types of the partition columns, which all their values fit, or text if the listing asks for it.
 
     Examples
     --------

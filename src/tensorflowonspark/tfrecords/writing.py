@@ -34,8 +34,8 @@ class OutputFiles:
 
     path: str
     options: Options
-    # Whether the commit removes the previous contents: those of the partitions that are written, if the options say so,
-    # or else all.
+    # Whether the commit removes the previous contents: with the option for that those of the partitions
+    # that are written, or else all.
     overwrite: bool = False
     job: str = field(default_factory=lambda: uuid.uuid4().hex)  # unique among all jobs that write the directory
     prefix: str = "part"  # the begin of the files' names
