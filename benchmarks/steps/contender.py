@@ -132,7 +132,7 @@ def work(settings):
     if settings["by"] in OURS:
         from tensorflowonspark.keras import hooks
 
-        hooks.install(b"MultiWorkerMirroredStrategy")
+        hooks.install()
     if settings["by"] == "fit repaired by hand":
         _repair(settings)
     import tensorflow as tf
