@@ -1,7 +1,7 @@
 """Files of a cluster's output in a directory of any file system: one series for each node, and one for the driver.
 
-A file that has become large is followed by one with the next number, and the oldest is removed; none is renamed. On
-file systems other than the local one the files are written locally and copied there: many of them can't append to a
+A file that has become large is followed by one with the next number, and the oldest is removed; none is renamed. For
+file systems other than a local disk the files are written locally and copied there: many of them can't append to a
 file, so that the last file of a node is copied as a whole again when it has grown.
 """
 
@@ -60,19 +60,22 @@ class LogFiles:
     def __init__(
         self, directory: str, *, as_json: bool = False, hadoop: Callable[[], Mapping[str, str]] | None = None
     ) -> None:
-        self._remote = is_remote_directory(directory)
-        if self._remote and hadoop is not None:
+        remote = is_remote_directory(directory)
+        if remote and hadoop is not None:
             storage.use({**storage.settings(), **hadoop()})
         self.directory = check_log_dir(directory)
+        self._copies = remote or not storage.takes_random_writes(self.directory)
         self._as_json = as_json
         self._numbers: dict[str, int] = {}  # of the files that are written to, by node
         self._begun: set[str] = set()  # nodes whose process has written to its file
         self._folder = Path(self.directory)
-        self._before: dict[str, int] = {}  # the highest numbers of the files of earlier clusters at a URL
-        self._sync: storage.DirectorySync | None = None  # to a URL
+        self._before: dict[
+            str, int
+        ] = {}  # the highest numbers of the files of earlier clusters, where they are copied to
+        self._sync: storage.DirectorySync | None = None
         self._broken = False
         self._closed = False
-        if self._remote:
+        if self._copies:
             files, within = storage.file_system(self.directory)
             there = files.ls(within, detail=False) if files.exists(within) else []
             self._before = _numbers([path.rstrip("/").rpartition("/")[2] for path in there])
@@ -147,15 +150,15 @@ class LogFiles:
         return f"---- {entry.moment}: {text}" if "event" in entry.fields else text
 
     def _path(self, name: str) -> Path:
-        """Return the file that a node's lines are written to: its last one, or at a URL one after those there."""
-        if self._remote and self._sync is None:
+        """Return the file that a node's lines are written to: its last one; of those that are copied, a new one."""
+        if self._copies and self._sync is None:
             self._folder = Path(tempfile.mkdtemp(prefix="tfos-logs-"))
             self._removal = weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
             warn = partial(self._warn, what=", and this is tried again")
             self._sync = storage.DirectorySync(str(self._folder), self.directory, removes=True, on_error=warn)
         if name not in self._numbers:
             there = _numbers([path.name for path in self._folder.glob(f"{name}.*")])
-            self._numbers[name] = self._before.get(name, 0) + 1 if self._remote else there.get(name, 1)
+            self._numbers[name] = self._before.get(name, 0) + 1 if self._copies else there.get(name, 1)
         return self._folder / _file_name(name, self._numbers[name])
 
 

@@ -1,9 +1,11 @@
-"""Models that several workers save to one path: each file there is whole, and of one worker.
+"""Models that workers save to a path: each file there is whole, and of one worker.
 
 A worker can't know whether the others save too, or where: a program may save on one worker, each may have a path of its
 own, and the disks may be those of hosts. So nobody waits. Each worker writes in a directory of its own beside the path,
 and then moves its files to their places, which replaces each as a whole. The last one stays, as if the workers had
 saved one after another; of those that save at the same time, the chief's.
+
+Where files can't be changed in their midst (`storage.takes_random_writes`), the directory is one of this machine.
 """
 
 import inspect
@@ -12,10 +14,12 @@ import os
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from tensorflowonspark import storage
 from tensorflowonspark.keras.hooks import wrap
 from tensorflowonspark.keras.repairs import SAVES
 from tensorflowonspark.keras.workers import roles
@@ -42,21 +46,23 @@ def save_whole(module: ModuleType) -> None:
         if not isinstance(path, (str, os.PathLike)) or "://" in os.fspath(path) or not bound.get("overwrite", True):
             return wrapped(*args, **kwargs)  # an open file, a file system of objects, or a question to the user
         own, workers = roles()
-        if len(workers) < 2:  # noqa: PLR2004 - nobody else
+        target = Path(os.path.realpath(path))
+        beside = storage.takes_random_writes(target.parent)
+        if len(workers) < 2 and beside:  # noqa: PLR2004 - nobody else
             return wrapped(*args, **kwargs)
         options = {**bound.pop("kwargs", {}), **bound}
-        target, worker = Path(os.path.realpath(path)), "" if own == workers[0] else own
-        return _moved(target, worker, lambda place: wrapped(**{**options, name: place}))
+        worker = "" if own in workers[:1] or not workers else own
+        return _moved(target, worker, beside, lambda place: wrapped(**{**options, name: place}))
 
     for each in _FUNCTIONS[module.__name__]:
         wrap(module, each, save)
 
 
-def _moved(path: Path, worker: str, write: Callable[[str], Any]) -> Any:
-    """Write to a path of this worker's own, and move the files to their places."""
+def _moved(path: Path, worker: str, beside: bool, write: Callable[[str], Any]) -> Any:
+    """Write to a path of this worker's own, `beside` the places of the files or elsewhere, and move them there."""
     path.parent.mkdir(parents=True, exist_ok=True)
     before = _times(path)
-    with tempfile.TemporaryDirectory(prefix=".tfos-", dir=path.parent) as own:
+    with tempfile.TemporaryDirectory(prefix=".tfos-", dir=path.parent if beside else None) as own:
         ahead = Path(own).stat().st_mtime - time.time()  # the file server's clock, of this one
         result = write(str(Path(own, path.name)))
         now = _times(path)
@@ -76,13 +82,15 @@ def _moved(path: Path, worker: str, write: Callable[[str], Any]) -> Any:
 
 
 def _move(source: Path, target: Path) -> None:
-    """Move all files to another directory of this file system, those last that readers open first."""
+    """Move all files to another directory, those last that readers open first."""
     for each in sorted(source.rglob("*"), key=lambda each: (each.name in _OPENED_FIRST, each)):
         place = target / each.relative_to(source)
         if each.is_dir():
             place.mkdir(exist_ok=True)
-        else:
+        elif each.stat().st_dev == target.stat().st_dev:
             each.replace(place)
+        else:
+            storage.publish(str(place), partial(os.symlink, each))
 
 
 def _times(path: Path) -> tuple[float, ...]:

@@ -16,6 +16,7 @@ from tensorflowonspark.storage.hadoop import (
     use,
     use_session,
 )
+from tensorflowonspark.storage.random_writes import takes_random_writes
 from tensorflowonspark.storage.transfer import (
     DirectorySync,
     check_member,
@@ -39,6 +40,7 @@ __all__ = [
     "publish",
     "remove",
     "settings",
+    "takes_random_writes",
     "use",
     "use_session",
 ]

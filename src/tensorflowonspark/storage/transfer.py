@@ -16,6 +16,7 @@ import fsspec
 
 from tensorflowonspark.errors import StorageError
 from tensorflowonspark.storage.file_systems import file_system, files_below, is_local, is_object_store
+from tensorflowonspark.storage.random_writes import takes_random_writes
 
 _COPY_BYTES = 4 << 20  # at once: shutil's 64 KiB would be many requests to a store
 _STACK = "\\n\\tat "  # as it stands, escaped, in hdfs-native's errors
@@ -312,8 +313,8 @@ _SYNC_SHARE = 10  # times the duration of a copy, until the next one begins
 class DirectorySync:
     """Copies new and grown files of a directory to another one, in a thread, until it is closed.
 
-    The pause after a copy is ten times as long as the copy took, and five seconds at least. Copies on the local file
-    system are extended by the new bytes; on others they are replaced as a whole.
+    The pause after a copy is ten times as long as the copy took, and five seconds at least. Copies on a local disk are
+    extended by the new bytes; elsewhere they are replaced as a whole.
 
     Parameters
     ----------
@@ -408,10 +409,11 @@ class DirectorySync:
         found = {_member(within, path): info["size"] for path, info in files.find(within, detail=True).items()}
         sizes = {name: size for name, size in found.items() if not _STAGED.search(f"/{name}")}
         write = os.symlink if is_local(files) else files.get_file  # what is here need not be copied for an upload
+        extends = is_local(sink) and takes_random_writes(root)
         for name, size in sizes.items():
             if size == self._copied.get(name):
                 continue
-            if is_local(sink):
+            if extends:
                 _extend(files, f"{within}/{name}", Path(root, name))
             else:
                 publish(f"{self._target.rstrip('/')}/{name}", partial(write, f"{within}/{name}"))
