@@ -1,15 +1,18 @@
 """What a user does over Spark Connect, as a program of its own: ``connect_client.py ADDRESS DIRECTORY``."""
 
+import json
 import sys
 import time
 from pathlib import Path
 
 import keras
 import numpy as np
+import optuna
 import pytest
 from pyspark.ml import Pipeline, PipelineModel
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
+from standard_mode import standard_session  # beside this script
 
 import tensorflowonspark as tfos
 from tensorflowonspark import frames, storage
@@ -122,9 +125,36 @@ def settings_of_file_systems(spark):
     assert default == {"worker:0": "hdfs://set-by-the-client/data"}
 
 
+def refusals(spark):
+    """Return the error of each thing that Spark Connect can't do, by its name in docs/deploy/databricks.md."""
+
+    def program(args, ctx):
+        return None
+
+    def objective(trial):
+        return 0.0
+
+    alone = tfos.RestartPolicy(scope="node")
+    calls = {
+        "`Cluster`": lambda: tfos.Cluster(spark, program).start(),
+        "`tune`": lambda: tfos.tune(spark, optuna.create_study(), objective),
+        "`num_workers=(1, 2)`": lambda: tfos.run(spark, program, num_workers=(1, 2)),
+        '`restarts=RestartPolicy(scope="node")`': lambda: tfos.run(spark, program, restarts=alone, num_workers=2),
+        "`log_dir`": lambda: tfos.run(spark, program, logs="logs"),
+    }
+    found = {}
+    for name, call in calls.items():
+        try:
+            call()
+        except Exception as error:
+            found[name] = f"{type(error).__name__}: {error}"
+    return found
+
+
 if __name__ == "__main__":
     _, address, directory, *rest = sys.argv
-    spark = SparkSession.builder.remote(address).getOrCreate()
+    standard = rest == ["standard"]
+    spark = standard_session(address) if standard else SparkSession.builder.remote(address).getOrCreate()
     if rest == ["wait"]:
         wait(spark, directory)
     if rest == ["settings"]:
@@ -136,4 +166,5 @@ if __name__ == "__main__":
     records(data, directory)
     functions_of_ones_own(spark, data)
     scripts(spark, directory)
+    sys.stdout.write(f"refused: {json.dumps(refusals(spark))}\n" if standard else "")
     sys.stdout.write("all is well\n")

@@ -1,5 +1,6 @@
 """Estimator, model, verbs and `run` over Spark Connect, from a process that is no Spark application."""
 
+import json
 import signal
 import subprocess
 import sys
@@ -7,7 +8,7 @@ import tempfile
 
 import pytest
 
-from tests.support.paths import SUPPORT
+from tests.support.paths import ROOT, SUPPORT
 from tests.support.processes import our_processes
 from tests.support.programs import wait_for
 from tests.support.standalone import unused_port
@@ -36,6 +37,22 @@ def test_all_that_needs_no_context(address, tmp_path):
     process = client(address, tmp_path)
     output, _ = process.communicate(timeout=280)
     assert output.splitlines()[-1] == "all is well", output
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_session_that_refuses_what_databricks_does(address, tmp_path):
+    process = client(address, tmp_path, "standard")
+    output, _ = process.communicate(timeout=280)
+    *_, refused, last = output.splitlines()
+    assert last == "all is well", output
+    errors = json.loads(refused.removeprefix("refused: "))
+    page = (ROOT / "docs/deploy/databricks.md").read_text().partition("### Over Spark Connect")[2].partition("\n## ")[0]
+    rows = dict(line.strip("| ").split(" | ") for line in page.splitlines() if line.startswith("| `"))
+    said = {name: text.removeprefix("refused: ") for name, text in rows.items() if text != "works"}
+    assert set(said) == set(errors)
+    for name, text in said.items():
+        assert text in errors[name], errors[name]
 
 
 @pytest.mark.slow
