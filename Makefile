@@ -9,7 +9,7 @@ DEMO_STAMP = $(VENV)/.installed-demo
 unexport PYTHONDONTWRITEBYTECODE
 export UV_COMPILE_BYTECODE = 1
 
-.PHONY: demo dev test test-rest test-hosts test-gpu test-all test-durations chaos keras-suite keras-table matrix matrix-oldest matrix-programs lint docs docs-links module-map keywords notebooks dist clean
+.PHONY: demo dev test test-rest test-hosts test-gpu test-kubernetes test-all test-durations chaos keras-suite keras-table matrix matrix-oldest matrix-programs lint docs docs-links module-map keywords notebooks dist clean
 
 # A demo needs three quarters of what tests need.
 demo: $(if $(wildcard $(STAMP)),$(STAMP),$(DEMO_STAMP))
@@ -28,11 +28,22 @@ test: $(STAMP)
 test-rest: export TFOS_TEST_TABLE ?= MultiWorkerMirrored
 test-rest: export TFOS_TEST_TABLE_SHARE ?= 4
 test-rest: $(STAMP)
-	$(BIN)/python -m pytest -m 'not quick' -n auto --ignore=tests/hosts --ignore=tests/gpu $(ARGS)
+	$(BIN)/python -m pytest -m 'not quick' -n auto --ignore=tests/hosts --ignore=tests/gpu --ignore=tests/kubernetes $(ARGS)
 
 # Tests on several hosts, made of namespaces of Linux, one after another: as root, with iproute2 and nftables.
 test-hosts: $(STAMP)
 	$(BIN)/python -m pytest -n 0 tests/hosts $(ARGS)
+
+# Tests on a real Kubernetes of one node, which is built (once, an hour on two cores), started and ended here: as root, with
+# Go and the packages that CONTRIBUTING.md names. Not for CI; run before each release.
+KUBERNETES = .venvs/kubernetes
+SPARK_FOLDER = $(shell $(BIN)/python -c 'import pathlib, pyspark; print(pathlib.Path(pyspark.__file__).parent)')
+SPARK_VERSION = $(shell $(BIN)/python -c 'import pyspark; print(pyspark.__version__)')
+$(KUBERNETES)/bin/hyper: tests/support/real_kubernetes/build.sh tests/support/real_kubernetes/hyper.go
+	tests/support/real_kubernetes/build.sh $(abspath $(KUBERNETES))
+test-kubernetes: $(STAMP) $(KUBERNETES)/bin/hyper
+	tests/support/real_kubernetes/images.sh $(KUBERNETES) . $(SPARK_FOLDER) $(SPARK_VERSION)
+	$(BIN)/python -m pytest -n 0 tests/kubernetes $(ARGS)
 
 # Tests on a machine with a GPU, with JAX for it: they need neither Spark nor TensorFlow, and so no environment of ours.
 test-gpu:
@@ -42,7 +53,7 @@ test-gpu:
 test-all: export TFOS_TEST_TABLE ?= MultiWorkerMirrored
 test-all: export TFOS_TEST_TABLE_SHARE ?= 4
 test-all: $(STAMP)
-	$(BIN)/python -m pytest -n auto --ignore=tests/gpu $(ARGS)
+	$(BIN)/python -m pytest -n auto --ignore=tests/gpu --ignore=tests/kubernetes $(ARGS)
 
 # Every test, to write the seconds that each takes to tests/durations.json.
 test-durations: ; $(MAKE) test-all ARGS="--write-durations $(ARGS)"

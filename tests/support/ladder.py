@@ -2,7 +2,7 @@
 
 The first rung (``make test``, the marker `quick`) holds the tests in ``tests/unit`` and ``tests/spark``, and of
 ``tests/cluster`` those marked `smoke`, on the master `local`, but for what is marked `slow`. ``make test-hosts`` runs
-those in ``tests/hosts``, and ``make test-rest`` all others; of those marked `slow` CI runs a fifth with each commit
+those in ``tests/hosts``, ``make test-kubernetes`` those in ``tests/kubernetes``, and ``make test-rest`` all others; of those marked `slow` CI runs a fifth with each commit
 (``TFOS_TEST_TURN``). Of ``make matrix-oldest`` it runs a fifth of the others (``TFOS_TEST_TURN_OF=all``).
 
 A Spark session takes up to 20 s to start, and its first node imports TensorFlow, which its fork server then keeps for

@@ -1,0 +1,141 @@
+"""A real Kubernetes of one node on this machine, which the scripts beside this file build, start and end."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from tests.support.commands import TFOS, options_of
+from tests.support.paths import ROOT
+
+_HERE = Path(__file__).parent
+_PROGRAMS = "containerd", "runc", "etcd", "iptables", "openssl", "kubectl", "unshare", "nsenter"
+NAMESPACE = "training"
+
+
+def what_is_missing(build):
+    """Return why no Kubernetes can be started; empty if it can."""
+    if os.geteuid():
+        return "it needs root"
+    if not Path("/sys/fs/cgroup/memory").is_dir():
+        return "it needs cgroup v1"
+    if missing := [name for name in _PROGRAMS if shutil.which(name) is None]:
+        return f"there is no {', no '.join(missing)}: CONTRIBUTING.md names the packages"
+    if not Path("/usr/lib/cni/bridge").exists():
+        return "there is no /usr/lib/cni/bridge (Debian: containernetworking-plugins)"
+    needed = [Path(build, "bin/hyper"), *(Path(build, f"images/{name}.tar") for name in ("pause", "tfos"))]
+    return next((f"there is no {each}: make test-kubernetes makes it" for each in needed if not each.exists()), "")
+
+
+class RealKubernetes:
+    """The cluster, with the namespace `training` as docs/deploy/kubernetes.md sets it up, and a claim `shared`.
+
+    The claim's volume is the folder `shared`, which the drivers on this machine see under the same path.
+    """
+
+    def __init__(self, build, folder):
+        self.folder = Path(folder)
+        self.shared = self.folder / "shared"
+        subprocess.run([_HERE / "up.sh", build, folder, sys.executable], check=True, timeout=330)
+        try:
+            self._set_up()
+        except BaseException:
+            self.close()
+            raise
+
+    def _set_up(self):
+        self.shared.mkdir(exist_ok=True)
+        self.shared.chmod(0o777)
+        if self.kubectl("get", "namespace", NAMESPACE, "--ignore-not-found"):
+            return
+        self.kubectl("create", "namespace", NAMESPACE)
+        self.kubectl("label", "namespace", NAMESPACE, "pod-security.kubernetes.io/enforce=restricted")
+        for name in ("rbac", "network-policy"):
+            self.kubectl("apply", "-n", NAMESPACE, "-f", ROOT / f"deploy/kubernetes/{name}.yaml")
+        size = {"storage": "1Gi"}
+        shared = {"accessModes": ["ReadWriteMany"], "storageClassName": ""}
+        volume = {**shared, "capacity": size, "hostPath": {"path": str(self.shared)}}
+        claim = {**shared, "volumeName": "shared", "resources": {"requests": size}}
+        for kind, spec in (("PersistentVolume", volume), ("PersistentVolumeClaim", claim)):
+            self.apply({"apiVersion": "v1", "kind": kind, "metadata": {"name": "shared"}, "spec": spec})
+
+    def close(self):
+        """End the cluster, and all that runs on it."""
+        subprocess.run([_HERE / "down.sh", self.folder], check=False, timeout=60)
+
+    def start(self, command, environment=None, **options):
+        """Start a command on the node, which reaches pods and the API: a driver outside of the pods."""
+        inherited = {name: value for name, value in os.environ.items() if name != "SPARK_LOCAL_IP"}
+        own = {"KUBECONFIG": str(self.folder / "kubeconfig"), "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
+        return subprocess.Popen(
+            [_HERE / "enter.sh", self.folder, *map(str, command)],
+            env={**inherited, **own, "PYSPARK_PYTHON": "python3", **(environment or {})},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            **options,
+        )
+
+    def kubectl(self, *arguments, text=None, check=True):
+        """Return what kubectl prints."""
+        process = self.start(["kubectl", *arguments], stdin=subprocess.PIPE)
+        output, _ = process.communicate(text, timeout=120)
+        assert process.returncode == 0 or not check, output
+        return output
+
+    def apply(self, *objects, namespace=NAMESPACE):
+        """Make objects, or change them."""
+        for each in objects:
+            self.kubectl("apply", "-n", namespace, "-f", "-", text=json.dumps(each))
+
+    def pods(self, namespace=NAMESPACE, **labels):
+        """Return the pods with these labels."""
+        selector = ",".join(f"{name.replace('_', '-')}={value}" for name, value in labels.items())
+        chosen = ["-l", selector] if selector else []
+        return json.loads(self.kubectl("get", "pods", "-n", namespace, *chosen, "-o", "json"))["items"]
+
+    def settings(self, name, **more):
+        """Return Spark's settings for two pods of an application."""
+        claim = "spark.kubernetes.executor.volumes.persistentVolumeClaim.shared"
+        return {
+            "spark.app.name": name,
+            "spark.master": "k8s://https://10.10.0.1:6443",
+            "spark.driver.host": "10.10.0.1",
+            "spark.kubernetes.namespace": NAMESPACE,
+            "spark.kubernetes.container.image": "localhost/tfos:cpu",
+            "spark.kubernetes.executor.podTemplateFile": ROOT / "deploy/kubernetes/executor.yaml",
+            "spark.kubernetes.executor.request.cores": 0.3,
+            f"{claim}.options.claimName": "shared",
+            f"{claim}.mount.path": self.shared,
+            "spark.executor.instances": 2,
+            "spark.executor.cores": 1,
+            "spark.executor.memory": "512m",
+            "spark.executor.memoryOverhead": "1500m",
+            "spark.ui.enabled": "false",
+            "spark.log.level": "ERROR",
+            **more,
+        }
+
+    def tfos(self, command, settings, *arguments, environment=None):
+        """Start ``tfos`` on the node."""
+        options = options_of({name: value for name, value in settings.items() if name != "spark.master"})
+        return self.start([*TFOS, command, "--master", settings["spark.master"], *options, *arguments], environment)
+
+    def program(self, settings, *arguments):
+        """Start the program beside this file, as a driver on the node."""
+        options = " ".join(f"--conf {name}={value}" for name, value in settings.items())
+        environment = {"PYSPARK_SUBMIT_ARGS": f"{options} pyspark-shell"}
+        return self.start([sys.executable, _HERE / "program.py", *arguments], environment)
+
+
+def wait_for_file(path, process, seconds):
+    """Wait until a process has written a file, and return its text; fail with what it prints if it ends before."""
+    end = time.monotonic() + seconds
+    while not path.exists():
+        assert process.poll() is None, process.stdout.read()
+        assert time.monotonic() < end, f"{path} did not come within {seconds} s"
+        time.sleep(0.2)
+    return path.read_text()

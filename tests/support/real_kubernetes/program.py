@@ -1,0 +1,93 @@
+"""A fed training on two pods, in which worker 1 does something at the end of an epoch: program.py DEED FOLDER RESTARTS
+
+The deeds: ``none``; ``wait`` until something is done to its pod; fill the memory of its process (``process``) or of its
+container (``container``), or a disk (``disk``).
+"""
+
+import json
+import os
+import socket
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+from pyspark.sql import SparkSession
+
+import tensorflowonspark as tfos
+
+
+def fill(path, pause):
+    """Fill a file until something ends this process."""
+    with open(path, "wb") as file:
+        while True:
+            file.write(os.urandom(1 << 20) * 8)
+            time.sleep(pause)
+
+
+def do(deed, folder):
+    """Do in this pod what `deed` says."""
+    if deed == "wait":
+        Path(folder, "waiting").write_text(socket.gethostname())
+        time.sleep(300)
+    elif deed == "process":
+        kept = []
+        while True:
+            kept.append(bytearray(os.urandom(1 << 20) * 8))
+    elif deed == "container":  # as the kernel does with cgroup v2: the JVM too, with which the container ends
+        for each in Path("/proc").glob("[0-9]*"):
+            if (each / "comm").read_text().strip() == "java":
+                (each / "oom_score_adj").write_text("1000")
+        fill("/dev/shm/full", 0.0)
+    elif deed == "disk":
+        fill("/tmp/full", 0.2)
+
+
+def train(args, ctx):
+    """Train for six epochs; worker 1 does its deed after the third, in the first attempt."""
+    import keras
+    import tensorflow as tf
+
+    deed, folder = args
+
+    class Deed(keras.callbacks.Callback):
+        epochs = 0
+
+        def on_epoch_end(self, epoch, logs=None):
+            self.epochs += 1
+            if ctx.index == 1 and ctx.attempt == 0 and epoch == 2:
+                do(deed, folder)
+
+    keras.utils.set_random_seed(1)
+    with tf.distribute.MultiWorkerMirroredStrategy().scope():
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+    done = Deed()
+    callbacks = [ctx.checkpoint(f"{folder}/checkpoints").callback(), done]
+    history = model.fit(ctx.dataset(32, features="x", label="y"), epochs=6, verbose=0, callbacks=callbacks)
+    found = {"attempt": ctx.attempt, "epochs": done.epochs, "pod": socket.gethostname()}
+    return {**found, "loss": float(history.history["loss"][-1])}
+
+
+def rows(spark):
+    """Return 640 rows, in four partitions, of which the label is linear in the features."""
+    x = np.random.default_rng(0).normal(size=(640, 4)).astype("float32")
+    y = x @ np.array([1, 2, 3, 4], "float32")
+    data = [(features.tolist(), float(label)) for features, label in zip(x, y, strict=True)]
+    return spark.createDataFrame(data, "x array<float>, y float").repartition(4)
+
+
+def main(deed, folder, restarts):
+    spark = SparkSession.builder.getOrCreate()
+    try:
+        with tfos.Cluster(spark, train, (deed, folder), num_workers=2, restarts=int(restarts)) as cluster:
+            cluster.train(rows(spark))
+            found = {"results": cluster.join()}
+    except tfos.ClusterError as error:
+        found = {"error": str(error), "type": type(error).__name__}
+    sys.stdout.write(f"{json.dumps(found)}\n")
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
