@@ -153,8 +153,7 @@ def refusals(spark):
 
 if __name__ == "__main__":
     _, address, directory, *rest = sys.argv
-    standard = rest == ["standard"]
-    spark = standard_session(address) if standard else SparkSession.builder.remote(address).getOrCreate()
+    spark = SparkSession.builder.remote(address).getOrCreate() if rest else standard_session(address)
     if rest == ["wait"]:
         wait(spark, directory)
     if rest == ["settings"]:
@@ -166,5 +165,4 @@ if __name__ == "__main__":
     records(data, directory)
     functions_of_ones_own(spark, data)
     scripts(spark, directory)
-    sys.stdout.write(f"refused: {json.dumps(refusals(spark))}\n" if standard else "")
-    sys.stdout.write("all is well\n")
+    sys.stdout.write(f"refused: {json.dumps(refusals(spark))}\nall is well\n")

@@ -4,12 +4,13 @@ Over Spark Connect there is no SparkContext, no RDD and no JVM anyway. What is r
 compute requirements and limitations" and "Databricks Runtime 19" of its documentation: some settings.
 """
 
+import os
 import re
 
 import grpc
 from pyspark.errors.exceptions.connect import AnalysisException
-from pyspark.sql import SparkSession
 from pyspark.sql.connect.client import DefaultChannelBuilder
+from pyspark.sql.connect.session import SparkSession
 
 _SETTINGS = re.compile(
     r"spark\.(executorEnv\.|jars|files|kubernetes\.|hadoop\.|(driver|executor)\.(extraJavaOptions|resource\.)|task\.resource\.)"
@@ -41,4 +42,5 @@ def standard_session(address):
     """Return a session with a server of Spark Connect, as one of that access mode."""
     builder = DefaultChannelBuilder(address)
     builder.add_interceptor(_Refusing())
+    os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"  # as the builder of a remote session sets it
     return SparkSession.builder.channelBuilder(builder).getOrCreate()

@@ -33,16 +33,8 @@ def client(*arguments):
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_all_that_needs_no_context(address, tmp_path):
+def test_all_that_needs_no_context_in_a_session_that_refuses_what_databricks_does(address, tmp_path):
     process = client(address, tmp_path)
-    output, _ = process.communicate(timeout=280)
-    assert output.splitlines()[-1] == "all is well", output
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(300)
-def test_a_session_that_refuses_what_databricks_does(address, tmp_path):
-    process = client(address, tmp_path, "standard")
     output, _ = process.communicate(timeout=280)
     *_, refused, last = output.splitlines()
     assert last == "all is well", output
