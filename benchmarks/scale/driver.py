@@ -70,7 +70,7 @@ def start(cluster):
     cluster.start()
     for node in cluster._monitor.roster.nodes:
         # Each until it waits: a scan of all per look would be the driver's time too.
-        while not node.waits_for_feed:
+        while not node.feed.waits:
             cluster._monitor.check()
             time.sleep(_POLL_SECONDS)
 

@@ -120,7 +120,7 @@ class Group:
                     outcome.error = error
                 with self.lock:
                     if not link.dead:
-                        self.nodes[number].returned = True
+                        self.nodes[number].program.returned = True
                         self.rounds.receive(self.nodes[number], Returned(b""))
 
         thread = Thread(target=run, daemon=True)

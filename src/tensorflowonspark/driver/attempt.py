@@ -294,7 +294,7 @@ class ClusterAttempt:
 
     def _leave_hosts(self, nodes: Sequence[Node]) -> None:
         """Have Spark run the tasks of an inference elsewhere, if the hosts of these nodes do not answer."""
-        for executor in {node.executor for node in find_vanished(nodes)}:
+        for executor in {node.process.executor for node in find_vanished(nodes)}:
             self.backend.give_up_host(executor)
 
     def _cancel_job(self) -> None:

@@ -272,13 +272,14 @@ class Cluster(ClusterView):
         self._monitor.end_feeds()
         trainers = self._monitor.roster.trainers()
         if not self._monitor.wait(
-            lambda: all(node.returned or node.serving or node.lost for node in trainers), timeout
+            lambda: all(node.program.returned or node.program.serving or node.lost for node in trainers), timeout
         ):
-            running = ", ".join(f"{each.role} on {each.host}" for each in trainers if not (each.returned or each.lost))
-            raise ClusterError(f"after {timeout:g} s (timeout) the program still runs on {running}")
+            running = [each for each in trainers if not (each.program.returned or each.lost)]
+            names = ", ".join(f"{each.role} on {each.host}" for each in running)
+            raise ClusterError(f"after {timeout:g} s (timeout) the program still runs on {names}")
         self._wait_for_first_lines(end)
         self._attempt.advise()
-        returned = {str(node.role): deserialize_result(node) for node in trainers if node.returned}
+        returned = {str(node.role): deserialize_result(node) for node in trainers if node.program.returned}
         return Results(returned, self.spec, self.metrics())
 
     def _wait_for_first_lines(self, end: float) -> None:

@@ -225,7 +225,8 @@ class ClusterRun:
             rows_again=rows_again,
             without=lambda: sorted({node.host for node in vanished()}),
         )
-        for executor in {node.executor for node in vanished()}:  # one of each host has Spark give up the others there
+        # One of each host has Spark give up the others there.
+        for executor in {node.process.executor for node in vanished()}:
             self._backend.give_up_host(executor)
         self._restarting = True  # a cluster that holds its slots keeps them
         self._attempt.abort()
@@ -241,7 +242,7 @@ class ClusterRun:
         """Whether a node has failed with its executor, which was preempted; Spark may know that some seconds later."""
         if not (isinstance(error, NodeError) and may_be_preemption(error.cause, self._config.restarts)):
             return False
-        executors = {str(node.role): node.executor for node in self._attempt.monitor.roster.nodes}
+        executors = {str(node.role): node.process.executor for node in self._attempt.monitor.roster.nodes}
         return self._backend.was_preempted(executors.get(error.node, ""))
 
     def cancel(self, error: Exception) -> None:
@@ -311,7 +312,7 @@ class ClusterRun:
         self.require_running()
         if self._config.hold:
             raise FeedError("a cluster with hold=True keeps the slots that feeding needs: leave it out, or use run()")
-        returned = [str(node.role) for node in self._attempt.monitor.roster.readers() if node.returned]
+        returned = [str(node.role) for node in self._attempt.monitor.roster.readers() if node.program.returned]
         if returned and not request.independent_workers:
             raise FeedError(
                 f"the program of {', '.join(returned)} has already returned: to take several feeds, let it loop over "

@@ -38,7 +38,8 @@ def cluster_html(attempt: ClusterAttempt, dashboard_url: str | None = None) -> s
 def _cells(node: Node) -> Sequence[str]:
     gpus = ", ".join(node.member.gpus) if node.member else ""
     host = node.member.host if node.member else ""
-    return [*map(escape, (str(node.role), host, node.shown_state.name.lower())), _progress(node.progress), escape(gpus)]
+    first = map(escape, (str(node.role), host, node.shown_state.name.lower()))
+    return [*first, _progress(node.program.progress), escape(gpus)]
 
 
 def _progress(now: Progress | None) -> str:

@@ -32,16 +32,16 @@ def find_hung(nodes: Sequence[Node], trainers: Sequence[Node], feed: int | None)
 
     Of `nodes`, all that are idle, `trainers` are those that train together.
     """
-    frozen = [(node, node.idle) for node in nodes if node.idle and node.idle.where is None and not node.returned]
+    frozen = [(node, idle) for node, idle in _idle(nodes) if idle.where is None]
     if frozen:
         together = {node.number for node in trainers}
         alone = next((each for each in frozen if each[0].number not in together), None)
         if alone is not None:
             return alone[0], _frozen(alone[0])
-    there = [(node, node.idle) for node in trainers if node.idle is not None and not node.returned]
-    if len(there) + sum(node.returned for node in trainers) < len(trainers):
+    there = _idle(trainers)
+    if len(there) + sum(node.program.returned for node in trainers) < len(trainers):
         return None  # one is busy
-    if any(idle.where is None and node.idle_seconds < _REGISTRATION_SECONDS for node, idle in there):
+    if any(idle.where is None and node.process.idle_seconds < _REGISTRATION_SECONDS for node, idle in there):
         return None
     if any(_waits_with_reason(node, idle, there, feed) for node, idle in there):
         return None
@@ -53,6 +53,12 @@ def find_hung(nodes: Sequence[Node], trainers: Sequence[Node], feed: int | None)
     return node, _frozen(node) if idle.where is None else _hung(node, idle.where, away)
 
 
+def _idle(nodes: Sequence[Node]) -> list[tuple[Node, Idle]]:
+    """Return the nodes that are idle though their programs have not returned."""
+    found = [(node, node.process.idle) for node in nodes if not node.program.returned]
+    return [(node, idle) for node, idle in found if idle is not None]
+
+
 def _waits_with_reason(node: Node, idle: Idle, there: Sequence[tuple[Node, Idle]], feed: int | None) -> bool:
     """Whether an idle node waits for an event that does not depend on the other nodes."""
     waits_for = WaitsFor.NOTHING if idle.where is None else idle.where.waits_for
@@ -60,7 +66,7 @@ def _waits_with_reason(node: Node, idle: Idle, there: Sequence[tuple[Node, Idle]
         # The steps of a stream are granted to all together: one that neither reads nor answers holds up the others.
         return all(each.where is not None for _, each in there)
     if waits_for is WaitsFor.FEED:
-        return node.waits_for_feed and feed in (None, node.feed_wanted)
+        return node.feed.waits and feed in (None, node.feed.wanted)
     return waits_for in (WaitsFor.STORAGE, WaitsFor.TERMINAL)
 
 
@@ -73,9 +79,8 @@ def _suspicion(idle: Idle) -> int:
 
 def _frozen(node: Node) -> Failed:
     """Return the failure of a node that does not answer."""
-    reason = (
-        f"its process has not answered for {node.idle_seconds:.0f} s and used no processor time (heartbeat_timeout)"
-    )
+    seconds = f"{node.process.idle_seconds:.0f} s"
+    reason = f"its process has not answered for {seconds} and used no processor time (heartbeat_timeout)"
     advice = "native code may wait for ever and hold Python's lock; to give it more time, raise heartbeat_timeout"
     return Failed(FailureKind.HUNG, reason, advice)
 
@@ -83,7 +88,8 @@ def _frozen(node: Node) -> Failed:
 def _hung(node: Node, where: NodeStatus, away: Sequence[str]) -> Failed:
     """Return the failure of a node that answers and hangs; the nodes that are `away` are done with their steps."""
     at = "waits in TensorFlow" if where.in_tensorflow else "stands still"
-    reason = f"its program {at}: it has used no processor time for {node.idle_seconds:.0f} s (heartbeat_timeout)"
+    seconds = f"{node.process.idle_seconds:.0f} s"
+    reason = f"its program {at}: it has used no processor time for {seconds} (heartbeat_timeout)"
     if not where.in_tensorflow:
         advice = "the last line of the traceback is where it is; if it may take that long, raise heartbeat_timeout"
     elif away:
@@ -95,12 +101,13 @@ def _hung(node: Node, where: NodeStatus, away: Sequence[str]) -> Failed:
 
 
 def _steps(node: Node) -> tuple[int, int]:
-    return (node.progress.epoch, node.progress.step) if node.progress else (0, 0)
+    progress = node.program.progress
+    return (progress.epoch, progress.step) if progress else (0, 0)
 
 
 def find_vanished(nodes: Sequence[Node]) -> list[Node]:
     """Return the nodes whose hosts do not answer, after a failure has ended all."""
-    channels = [(node, node.last_channel) for node in nodes if node.last_channel is not None]
+    channels = [(node, node.process.last_channel) for node in nodes if node.process.last_channel is not None]
     for _, channel in channels:
         with suppress(ConnectionLost):
             channel.send(Stop(grace_seconds=0.0))

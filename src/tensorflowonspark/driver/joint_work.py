@@ -25,10 +25,12 @@ from tensorflowonspark.messages import (
 
 def _other_backend(node: Node, workers: Sequence[Node]) -> Failed | None:
     """Return the failure of a worker whose Keras has another backend than that of the others."""
-    other = next((each for each in workers if each.backend not in ("", node.backend)), None)
+    backend = node.program.backend
+    other = next((each for each in workers if each.program.backend not in ("", backend)), None)
     if other is None:
         return None
-    reason = f"its Keras has the backend {node.backend}, and that of {other.role} on {other.host} has {other.backend}"
+    its = f"that of {other.role} on {other.host} has {other.program.backend}"
+    reason = f"its Keras has the backend {backend}, and {its}"
     advice = (
         'set one for all nodes, as env={"KERAS_BACKEND": "tensorflow"}: KERAS_BACKEND or ~/.keras/keras.json differs '
         "between the hosts"
@@ -83,7 +85,7 @@ class JointWork:
                 self._file_feeds.lose(node)
                 return self._calls.find_absent(workers)
             case KerasImported():
-                node.backend = message.backend
+                node.program.backend = message.backend
                 return _other_backend(node, workers)
             case Contribution() if message.piece or message.last:
                 self._contributions.relay(node, message, workers)

@@ -59,9 +59,10 @@ class Membership:
         """
         if not self._admits() or node.state not in (NodeState.AWAITED, NodeState.RESTARTING):
             return False
-        node.last_message = time.monotonic()
-        node.member, node.channel, node.last_channel = request.member, channel, channel
-        node.pid, node.jvm_pid, node.executor = request.pid, request.jvm_pid, request.executor
+        node.member, process = request.member, node.process
+        process.last_message = time.monotonic()
+        process.channel, process.last_channel = channel, channel
+        process.pid, process.jvm_pid, process.executor = request.pid, request.jvm_pid, request.executor
         self._roster.move(node, NodeState.CONNECTED)
         self._roster.send(node.number, Accepted())
         if node.restarts:

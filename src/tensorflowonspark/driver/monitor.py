@@ -105,7 +105,7 @@ class Monitor:
     def _end_all(self) -> None:
         self.roster.send_all(Stop(grace_seconds=0.0))
         self._on_failure()
-        self.on_lost([node for node in self.roster.nodes if node.answering])
+        self.on_lost([node for node in self.roster.nodes if node.program.answering])
 
     def _cancel(self, error: Exception) -> None:
         if not self._stopping:
@@ -169,7 +169,7 @@ class Monitor:
         with self.lock:
             self.feed, self.on_feed_message = None, _ignore
             for node in self.roster.nodes:
-                node.holds = ""
+                node.feed.holds = ""
 
     def end_feeds(self) -> None:
         """Send all nodes, and those that are started again, that no further feed comes."""
@@ -230,8 +230,9 @@ class Monitor:
             if self.roster.former or left > self.roster.count(NodeState.FAILED):
                 return False
             # A node whose restart has failed has no supervisor either.
-            return left == sum(node.state is NodeState.FAILED and node.channel is None for node in self.roster.nodes)
+            failed = [node for node in self.roster.nodes if node.state is NodeState.FAILED]
+            return left == sum(node.process.channel is None for node in failed)
 
         self.inbox.wait(gone, seconds)
         with self.lock:
-            return [node for node in self.roster.nodes if node.channel is not None]
+            return [node for node in self.roster.nodes if node.process.channel is not None]

@@ -75,57 +75,88 @@ class NodeInfo:
 
 
 @dataclass
-class Node:
-    """The state of one node, as the driver knows it."""
+class NodeProcess:
+    """What the driver knows of a node's process, and of the supervisor that speaks for it."""
 
-    number: int
-    role: Role
-    state: NodeState = NodeState.AWAITED
-    member: Member | None = None
-    ready: NodeReady = field(default_factory=NodeReady)
-    feed_wanted: int = -1  # the last feed that its program asked for
-    feed_wanted_since: float = 0.0  # time (time.monotonic) at which it did
-    feed_given: int = -1  # the last feed of Spark that its program has received
-    fed_parts: tuple[PartRef, ...] | None = None  # those that its held task has fed, once it has
-    holds: str = ""  # a description of the rows of the current feed that it holds
-    progress: Progress | None = None
-    idle: Idle | None = None  # None: it is active
-    idle_since: float = 0.0  # time (time.monotonic) since which it is idle
-    checked: int = 0  # number of the last `Probe` that its supervisor has answered
-    unreached: dict[str, str] = field(default_factory=dict)  # addresses that its host did not reach then, and why
-    backend: str = ""  # of its Keras, once its program has imported that
-    begun_at: float | None = None  # time (time.monotonic) at which its program began; None: it has not
-    feed_failed: str = ""  # the error of its held task
-    serving: bool = False  # a ParameterServerStrategy; its program will not return
-    answering: bool = False  # its program has called `ctx.serve`
-    lost: bool = False  # it has failed, and the others go on
-    returned: bool = False  # its program has returned
-    result: bytes = b""  # of its program, pickled
-    last_message: float = 0.0  # its time (time.monotonic)
-    pid: int = 0  # of its supervisor
+    pid: int = 0  # of the supervisor
     jvm_pid: int = 0  # of its executor
     executor: str = ""  # Spark's id of it
     channel: Channel | None = None
     last_channel: Channel | None = None  # the same, if it has ended too
+    last_message: float = 0.0  # its time (time.monotonic)
+    ready: NodeReady = field(default_factory=NodeReady)
+    idle: Idle | None = None  # None: it is active
+    idle_since: float = 0.0  # time (time.monotonic) since which it is idle
+    checked: int = 0  # number of the last `Probe` that the supervisor has answered
+    unreached: dict[str, str] = field(default_factory=dict)  # addresses that its host did not reach then, and why
+
+    @property
+    def idle_seconds(self) -> float:
+        """The time for which an idle process has been idle."""
+        return time.monotonic() - self.idle_since
+
+
+@dataclass
+class NodeProgram:
+    """How far a node's program has come, and what it does."""
+
+    begun_at: float | None = None  # time (time.monotonic) at which it began; None: it has not
+    backend: str = ""  # of its Keras, once it has imported that
+    progress: Progress | None = None
+    serving: bool = False  # a ParameterServerStrategy; it will not return
+    answering: bool = False  # it has called `ctx.serve`
+    returned: bool = False
+    result: bytes = b""  # pickled
+
+
+@dataclass
+class NodeFeed:
+    """Which feeds a node's program has asked for and received, and what it holds of them."""
+
+    first: int = 0  # that the program asks for, after a restart of it alone
+    wanted: int = -1  # the last one that it asked for
+    wanted_since: float = 0.0  # time (time.monotonic) at which it did
+    given: int = -1  # the last one of Spark that it has received
+    holds: str = ""  # a description of the rows of the current feed that it holds
+    parts: tuple[PartRef, ...] | None = None  # those that its held task has fed, once it has
+    failed: str = ""  # the error of its held task
+
+    @property
+    def waits(self) -> bool:
+        """Whether the program has asked for a feed that it has not received."""
+        return self.wanted > self.given
+
+
+@dataclass
+class Node:
+    """The state of one node, as the driver knows it: of its present process, its program, and what that is fed."""
+
+    number: int
+    role: Role
+    state: NodeState = NodeState.AWAITED
+    member: Member | None = None  # of its former process, while it is started again
+    process: NodeProcess = field(default_factory=NodeProcess)
+    program: NodeProgram = field(default_factory=NodeProgram)
+    feed: NodeFeed = field(default_factory=NodeFeed)
+    lost: bool = False  # it has failed, and the others go on
     restarts: int = 0  # of it alone
     used: Used = field(default_factory=Used)  # the same, as they count
-    first_feed: int = 0  # that its program asks for, after such a restart
 
     def receive(self, message: NodeReport) -> None:
         """Note what it reports of itself alone."""
         match message:
             case PartitionFed():
-                self.fed_parts = message.parts
+                self.feed.parts = message.parts
             case FeedFailed():
-                self.feed_failed = message.reason
+                self.feed.failed = message.reason
             case ProgramBegun():
-                self.begun_at = time.monotonic()
+                self.program.begun_at = time.monotonic()
             case Serving():
-                self.serving = True
+                self.program.serving = True
             case InferenceReady():
-                self.answering = True
+                self.program.answering = True
             case ProbeReply():
-                self.checked, self.unreached = message.number, message.unreached
+                self.process.checked, self.process.unreached = message.number, message.unreached
 
     @property
     def info(self) -> NodeInfo:
@@ -133,40 +164,63 @@ class Node:
         if self.member is None:
             return NodeInfo(self.number, self.role, self.state)
         own = self.member
-        pids = self.pid or None, self.jvm_pid or None
+        pids = self.process.pid or None, self.process.jvm_pid or None
         return NodeInfo(self.number, self.role, self.state, own.host, own.port, own.gpus, *pids, self.restarts)
 
     @property
     def shown_state(self) -> NodeState:
         """Its state for people: it runs once its program has begun, and one that has returned has not just gone."""
-        if self.state is NodeState.RUNNING and self.begun_at is None:
+        if self.state is NodeState.RUNNING and self.program.begun_at is None:
             return NodeState.CONNECTED
-        return NodeState.RETURNED if self.state is NodeState.GONE and self.returned else self.state
-
-    @property
-    def idle_seconds(self) -> float:
-        """The time for which an idle node has been idle."""
-        return time.monotonic() - self.idle_since
+        return NodeState.RETURNED if self.state is NodeState.GONE and self.program.returned else self.state
 
     def may_be_ended(self, seconds: float) -> bool:
         """Whether others need not wait for its program, which has had so many seconds; not if it is about to begin."""
-        begun = self.begun_at is not None and time.monotonic() - self.begun_at > seconds
-        return begun or self.returned or self.serving or self.lost or self.restarts > 0
+        own = self.program
+        begun = own.begun_at is not None and time.monotonic() - own.begun_at > seconds
+        return begun or own.returned or own.serving or self.lost or self.restarts > 0
 
     @property
     def serves(self) -> bool:
         """Whether it is a worker of a ParameterServerStrategy, or was before it was started again."""
-        return self.role.job is Job.WORKER and (self.serving or self.restarts > 0)
-
-    @property
-    def waits_for_feed(self) -> bool:
-        """Whether its program has asked for a feed that it has not received."""
-        return self.feed_wanted > self.feed_given
+        return self.role.job is Job.WORKER and (self.program.serving or self.restarts > 0)
 
     @property
     def host(self) -> str:
         """Its host, for messages."""
         return self.member.host if self.member else "an unknown host"
+
+    # ---- parts of the above by the names that `driver.failures` uses
+
+    @property
+    def channel(self) -> Channel | None:
+        """The channel of its process."""
+        return self.process.channel
+
+    @property
+    def checked(self) -> int:
+        """The number of the last `Probe` that its supervisor has answered."""
+        return self.process.checked
+
+    @property
+    def unreached(self) -> dict[str, str]:
+        """The addresses that its host did not reach then, and why."""
+        return self.process.unreached
+
+    @property
+    def serving(self) -> bool:
+        """Whether its program serves a ParameterServerStrategy."""
+        return self.program.serving
+
+    @property
+    def returned(self) -> bool:
+        """Whether its program has returned."""
+        return self.program.returned
+
+    @property
+    def holds(self) -> str:
+        """A description of the rows of the current feed that it holds."""
+        return self.feed.holds
 
 
 class Roster:
@@ -201,11 +255,11 @@ class Roster:
 
     def set_idle(self, node: Node, idle: Idle | None) -> None:
         """Note that a node is idle, or active again (None)."""
-        node.idle = idle
+        node.process.idle = idle
         if idle is None:
             self._idle.pop(node.number, None)
         else:
-            node.idle_since = time.monotonic() - idle.seconds
+            node.process.idle_since = time.monotonic() - idle.seconds
             self._idle[node.number] = node
 
     def idle(self) -> list[Node]:
@@ -217,11 +271,10 @@ class Roster:
         self._states[node.state] -= 1
         self._states[NodeState.RESTARTING] += 1
         self._idle.pop(node.number, None)
-        if node.channel is not None:
-            self.former.add(node.channel)
-        fresh = Node(node.number, node.role, NodeState.RESTARTING, node.member, first_feed=first_feed)
-        fresh.restarts, fresh.used = node.restarts + 1, node.used
-        vars(node).update(vars(fresh))
+        if node.process.channel is not None:
+            self.former.add(node.process.channel)
+        node.state, node.restarts = NodeState.RESTARTING, node.restarts + 1
+        node.process, node.program, node.feed = NodeProcess(), NodeProgram(), NodeFeed(first=first_feed)
 
     def lose(self, node: Node) -> None:
         """Note that the others go on without a node."""
@@ -230,9 +283,10 @@ class Roster:
 
     def send(self, number: int, message: object) -> None:
         """Send a message to one node; if the node is gone, that is noticed elsewhere."""
-        channel = self.nodes[number].channel
+        node = self.nodes[number]
+        channel = node.process.channel
         if isinstance(message, (FeedBegins, FeedComplete)) and message.feed < FIRST_FILE_FEED:
-            self.nodes[number].feed_given = message.feed
+            node.feed.given = message.feed
         if channel is not None:
             with suppress(ConnectionLost):
                 channel.send(seal(message))
@@ -252,20 +306,20 @@ class Roster:
 
         If workers serve and there is no chief, it raises `FeedError`.
         """
-        serving = [str(node.role) for node in self.fed() if node.serving]
+        serving = [str(node.role) for node in self.fed() if node.program.serving]
         if not serving:
             return self.fed()
-        if self.chief.serving:
+        if self.chief.program.serving:
             raise FeedError(
                 f"{', '.join(serving)} serves a ParameterServerStrategy (ctx.join_server), and there is no chief to "
                 "read what is fed: make the cluster with chief=True"
             )
-        return [node for node in self.fed() if not node.serving] + [self.chief]
+        return [node for node in self.fed() if not node.program.serving] + [self.chief]
 
     def answering(self) -> list[Node]:
         """Return the nodes that answer inference."""
         up = NodeState.RUNNING, NodeState.RETURNED
-        return [node for node in self.fed() if node.answering and node.state in up]
+        return [node for node in self.fed() if node.program.answering and node.state in up]
 
     def trainers(self) -> list[Node]:
         """Return the nodes that train, in a list that never changes."""

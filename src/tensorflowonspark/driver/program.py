@@ -35,7 +35,7 @@ def deserialize_result(node: Node) -> Any:
     A result that can't be deserialized here is a `ClusterError`.
     """
     try:
-        return pickle.loads(node.result)
+        return pickle.loads(node.program.result)
     except Exception as error:
         raise ClusterError(
             f"what the program returned on {node.role} can't be read in the driver ({type(error).__name__}: {error}): "

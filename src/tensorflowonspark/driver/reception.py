@@ -93,9 +93,9 @@ class Reception:
         )
 
     def _receive(self, node: Node, channel: Channel, message: Any) -> None:
-        current = node.channel is channel
+        current = node.process.channel is channel
         if current:
-            node.last_message = time.monotonic()
+            node.process.last_message = time.monotonic()
         if not isinstance(message, _FREQUENT):
             self._monitor.inbox.handle(partial(self._on_message, node, message, channel))
         elif current or isinstance(message, Lines):  # the last ones of a process whose place another one takes
@@ -105,7 +105,7 @@ class Reception:
         with self._monitor.lock:
             if not self._monitor.members.admit(node, request, channel):
                 return False
-            node.checked = self._monitor.failures.last_probe
+            node.process.checked = self._monitor.failures.last_probe
             if node.restarts:
                 self._monitor.console.begin(str(node.role))
         self._monitor.wake()
@@ -114,7 +114,7 @@ class Reception:
     # ---- events: messages
 
     def _on_message(self, node: Node, message: Any, channel: Channel | None = None) -> None:
-        if node.channel is not channel:
+        if node.process.channel is not channel:
             return  # of a process in whose place another one is started
         self._handle(message, node)
         self._monitor.on_feed_message(node, message)
@@ -144,13 +144,13 @@ class Reception:
     @_handle.register
     def _on_training_totals(self, message: TrainingTotals, node: Node) -> None:
         self._monitor.metrics.take_totals(node, message)
-        if message.progress not in (None, node.progress):
-            node.progress = message.progress
+        if message.progress not in (None, node.program.progress):
+            node.program.progress = message.progress
             self._monitor.console.progress(str(node.role), message.progress)
 
     @_handle.register
     def _on_node_ready(self, message: NodeReady, node: Node) -> None:
-        node.ready = message
+        node.process.ready = message
         self._roster.move(node, NodeState.RUNNING)
         if not self._up and self._roster.count(NodeState.RUNNING, NodeState.RETURNED) == len(self._roster.nodes):
             self._up = True
@@ -163,13 +163,13 @@ class Reception:
 
     @_handle.register
     def _on_feed_wanted(self, message: FeedWanted, node: Node) -> None:
-        node.feed_wanted, node.feed_wanted_since = message.feed, time.monotonic()
+        node.feed.wanted, node.feed.wanted_since = message.feed, time.monotonic()
         self._recovery.find_hung()
         self._recovery.receive(node, message)
 
     @_handle.register
     def _on_returned(self, message: Returned, node: Node) -> None:
-        node.returned, node.result = True, message.result
+        node.program.returned, node.program.result = True, message.result
         self._monitor.breakpoints.left(node, "its program has returned")
         self._roster.move(node, NodeState.RETURNED)
         self._recovery.find_hung()

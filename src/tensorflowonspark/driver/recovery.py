@@ -67,10 +67,10 @@ class Recovery:
         now = time.monotonic()
         paused, self._checked = now - self._checked > self._monitor.heartbeat_timeout / 2, now
         for node in self._roster.nodes:
-            channel = node.channel
+            channel = node.process.channel
             if paused:  # this process, as by native code that holds Python's lock: heartbeats wait to be received
-                node.last_message = now
-            elif channel is not None and now - node.last_message > self._monitor.heartbeat_timeout:
+                node.process.last_message = now
+            elif channel is not None and now - node.process.last_message > self._monitor.heartbeat_timeout:
                 self.lose_channel(node, silent(self._monitor.heartbeat_timeout), channel)
         self.find_hung()
 
@@ -82,7 +82,7 @@ class Recovery:
         found = None
         if self._restarts_nodes and not self._roster.spec.num_ps:  # none waits for another in TensorFlow
             found = find_hung(idle, [], self._monitor.feed)
-        trainers = [node for node in self._roster.trainers() if not (node.serving or node.lost)]
+        trainers = [node for node in self._roster.trainers() if not (node.program.serving or node.lost)]
         found = found or find_hung(idle, trainers, self._monitor.feed)
         if found is not None:
             self.fail(found[0], self._joint.explain(*found))
@@ -93,14 +93,14 @@ class Recovery:
 
     def lose_channel(self, node: Node, failure: Failed, channel: Channel) -> None:
         """Fail a node whose supervisor is gone."""
-        if node.channel is not channel:
+        if node.process.channel is not channel:
             return
         if not self._monitor.ended and node.state not in (NodeState.FAILED, NodeState.GONE):
             self.fail(node, failure)
             self._monitor.on_feed_message(node, failure)
-        if node.channel is channel:  # and the node is not started again
+        if node.process.channel is channel:  # and the node is not started again
             self._roster.move(node, NodeState.GONE)
-            node.channel = None
+            node.process.channel = None
 
     # ---- decisions
 
@@ -124,7 +124,7 @@ class Recovery:
                 text = "%s on %s failed after its program had returned: %s. Its result is kept"
                 CONSOLE.log(_log, logging.WARNING, text, node.role, node.host, failure.reason)
             case Replace():
-                executor = node.executor
+                executor = node.process.executor
                 channel = self._retire(node, failure)
                 self._start(node, failure, channel, executor)
             case Lose(note):
@@ -144,17 +144,17 @@ class Recovery:
             fed=len(self._roster.fed()),
             rounds=self._joint.others_in_rounds(node),
             chief=node is self._roster.chief,
-            returned=node.returned,
-            answering=node.answering,
+            returned=node.program.returned,
+            answering=node.program.answering,
             replaceable=self._is_replaceable(node),
         )
 
     def _is_replaceable(self, node: Node) -> bool:
         """Whether a node is needed only for inference, and others answer that too."""
         roster = self._roster
-        if roster.spec.num_ps or not node.answering:
+        if roster.spec.num_ps or not node.program.answering:
             return False
-        over = all(each.returned or each.lost for each in roster.trainers())
+        over = all(each.program.returned or each.lost for each in roster.trainers())
         return over and any(each is not node for each in roster.answering())
 
     def _lose(self, node: Node, failure: Failed) -> None:
@@ -162,7 +162,7 @@ class Recovery:
         self._roster.move(node, NodeState.FAILED)
         self._monitor.failures.lose(node, failure)
         self._note_failure(node, failure)
-        if node.answering:
+        if node.program.answering:
             Thread(target=self._monitor.on_lost, args=([node],), daemon=True).start()
         self._joint.go_on_without(node)
         self._roster.send(node.number, Stop(grace_seconds=0.0))  # it may only hang
@@ -171,11 +171,11 @@ class Recovery:
     def _retire(self, node: Node, failure: Failed) -> Channel | None:
         """End a node's process, in whose place another one is started; return its channel."""
         self._note_failure(node, failure)
-        channel = node.channel
+        channel = node.process.channel
         self._roster.send(node.number, Stop(grace_seconds=0.0))
         current = -1 if self._monitor.feed is None else self._monitor.feed
         # Its program was done with the feeds before the one that it last asked for.
-        self._roster.renew(node, max(node.first_feed, node.feed_wanted, current))
+        self._roster.renew(node, max(node.feed.first, node.feed.wanted, current))
         self._joint.node_lost(node)
         self._monitor.on_feed_message(node, failure)
         return channel

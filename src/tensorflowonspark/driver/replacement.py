@@ -133,7 +133,7 @@ class Replacements:
             slots = len(config.spec.roles) if config.hold else 1 + config.spec.num_ps
             self._backend.find_slots(slots, slots, config.start_timeout, slots)
             self._monitor.check()
-            own = replace(config, attempt=config.attempt + node.restarts, first_feed=node.first_feed)
+            own = replace(config, attempt=config.attempt + node.restarts, first_feed=node.feed.first)
             plan = replace(
                 self._plan(), config=own, cluster_id=self._monitor.members.id_of(node), first_node=node.number, count=1
             )

@@ -165,7 +165,7 @@ class Rounds:
         settled = [each for each in self._members.values() if each.settled]
         away = [each.node for each in self._members.values() if not (each.ready or each.settled or each.late)]
         if not self._begun:  # all workers begin together
-            away += [each for each in self._workers() if each.number not in self._members and not each.returned]
+            away += [each for each in self._workers() if each.number not in self._members and not each.program.returned]
         if not ready and (away or not settled):
             return
         # Workers at the end of their training have nothing else to do than to wait for those that still train.

@@ -40,7 +40,7 @@ class StackCollection:
         nodes = [node for node in self._roster.nodes if name in ("", str(node.role))]
         for node in nodes:
             self._roster.send(node.number, StacksRequest(number))
-        self._wait(lambda: all(node.number in answers or node.channel is None for node in nodes), seconds)
+        self._wait(lambda: all(node.number in answers or node.process.channel is None for node in nodes), seconds)
         del self._answers[number]
         late = f"its supervisor has not answered within {time.monotonic() - begin:.0f} s"
         found = [(node, answers.get(node.number, Stacks(number, problem=_why_not(node, late)))) for node in nodes]
@@ -51,7 +51,7 @@ class StackCollection:
 
 
 def _why_not(node: Node, late: str) -> str:
-    return late if node.channel is not None else _WHY_NOT.get(node.state, "its process has ended")
+    return late if node.process.channel is not None else _WHY_NOT.get(node.state, "its process has ended")
 
 
 def _shown(text: str) -> str:

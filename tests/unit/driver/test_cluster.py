@@ -61,12 +61,12 @@ def test_a_driver_that_was_paused_itself_gives_up_no_node():
     monitor = Monitor(ClusterSpec(num_workers=1), "c", ConsoleReporter(bar=False), heartbeat_timeout=1.0)
     recovery = Recovery(monitor)
     lost, node = [], monitor.roster.nodes[0]
-    node.channel, node.last_message = object(), time.monotonic() - 5
+    node.process.channel, node.process.last_message = object(), time.monotonic() - 5
     recovery.lose_channel = lambda node, *_: lost.append(node)
     recovery._checked -= 5
     recovery.check_nodes()
     assert not lost
-    node.last_message -= 5
+    node.process.last_message -= 5
     recovery.check_nodes()
     assert lost == [node]
 

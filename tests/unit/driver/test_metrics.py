@@ -81,10 +81,10 @@ def test_a_node_runs_from_the_begin_of_its_program_and_has_returned_after_its_en
 
     assert states() == ["connected"] * 3  # it is up, and waits for the others
     for node in nodes:
-        node.begun_at = 1.0
+        node.program.begun_at = 1.0
     assert states() == ["running"] * 3
     for node in nodes[:2]:
-        node.returned = True
+        node.program.returned = True
     for node in nodes:
         node.state = NodeState.GONE
     assert states() == ["returned", "returned", "gone"]

@@ -272,7 +272,7 @@ def test_an_elastic_cluster_keeps_its_size():
 def workers_of(count):
     nodes = [Node(number, Role(Job.WORKER, number), restarts=0) for number in range(count)]
     for node in nodes:
-        node.channel = object()
+        node.process.channel = object()
     return nodes
 
 

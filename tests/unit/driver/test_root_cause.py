@@ -7,7 +7,7 @@ import pytest
 from tensorflowonspark.config import ClusterSpec, Job, Role
 from tensorflowonspark.driver.failures import explain_network
 from tensorflowonspark.driver.hangs import find_hung
-from tensorflowonspark.driver.nodes import Node, Roster
+from tensorflowonspark.driver.nodes import Node, NodeProgram, Roster
 from tensorflowonspark.errors import FailureKind
 from tensorflowonspark.feed_messages import FIRST_FILE_FEED, FeedComplete, SplitManifest
 from tensorflowonspark.messages import Failed, Idle, Member, NodeStatus, WaitsFor
@@ -28,10 +28,10 @@ FEED, ROWS, STORAGE, TERMINAL = (at(each) for each in list(WaitsFor)[1:])
 def nodes_at(states, wanted=-1):
     nodes = []
     for number, state in enumerate(states):
-        node = Node(number, Role(Job.WORKER, number), returned=state == RETURNED)
-        node.idle = state if isinstance(state, Idle) else None
-        node.idle_since = time.monotonic() - 30
-        node.feed_wanted = wanted if state is FEED else -1
+        node = Node(number, Role(Job.WORKER, number), program=NodeProgram(returned=state == RETURNED))
+        node.process.idle = state if isinstance(state, Idle) else None
+        node.process.idle_since = time.monotonic() - 30
+        node.feed.wanted = wanted if state is FEED else -1
         nodes.append(node)
     return nodes
 
@@ -67,9 +67,9 @@ def test_of_those_that_train_together(states, hung):
 def test_one_that_does_not_answer_has_the_time_that_tensorflow_takes_to_try_again():
     """It registers with its coordinator, which has just come up and waits for it."""
     nodes = nodes_at([IN_TENSORFLOW, NO_ANSWER])
-    nodes[1].idle_since = time.monotonic() - 16
+    nodes[1].process.idle_since = time.monotonic() - 16
     assert find_hung(nodes, nodes, feed=None) is None
-    nodes[1].idle_since = time.monotonic() - 18
+    nodes[1].process.idle_since = time.monotonic() - 18
     node, failure = find_hung(nodes, nodes, feed=None)
     assert node is nodes[1]
     assert "has not answered for 18 s" in failure.reason
@@ -98,7 +98,7 @@ def test_one_that_waits_for_a_feed_after_it_has_read_files():
     roster.send(0, FeedComplete(FIRST_FILE_FEED, SplitManifest({})))
     assert find_hung(roster.nodes, roster.nodes, feed=None) is None
     roster.send(0, FeedComplete(0, SplitManifest({})))
-    assert not roster.nodes[0].waits_for_feed
+    assert not roster.nodes[0].feed.waits
 
 
 def test_one_that_trains_with_nobody_waits_for_nobody():
@@ -107,7 +107,7 @@ def test_one_that_trains_with_nobody_waits_for_nobody():
     node, failure = find_hung([*workers, server], workers, feed=None)
     assert node is server
     assert "has not answered for 30 s" in failure.reason
-    server.idle = IN_TENSORFLOW
+    server.process.idle = IN_TENSORFLOW
     assert find_hung([*workers, server], workers, feed=None) is None
 
 
@@ -134,7 +134,7 @@ def test_of_those_that_can_not_reach_each_other(failed, unreached, reason):
     nodes = [Node(number, Role(Job.WORKER, number)) for number in range(3)]
     for node in nodes:
         node.member = Member(node.number, node.role, f"h{node.number}", 2222)
-        node.unreached = {f"h{number}:2222": "refused" for number in unreached.get(node.number, ())}
+        node.process.unreached = {f"h{number}:2222": "refused" for number in unreached.get(node.number, ())}
     found = explain_network(nodes[0], failed, nodes)
     assert found.reason == reason
     assert (found.kind, found.traceback) == (failed.kind, failed.traceback)
@@ -144,7 +144,7 @@ def test_an_mtu_black_hole_has_a_remedy_of_its_own():
     nodes = [Node(number, Role(Job.WORKER, number)) for number in range(2)]
     for node in nodes:
         node.member = Member(node.number, node.role, f"h{node.number}", 2222)
-    nodes[0].unreached = {"h1:2222": ONLY_SMALL}
+    nodes[0].process.unreached = {"h1:2222": ONLY_SMALL}
     found = explain_network(nodes[0], UNAVAILABLE, nodes)
     assert found.reason.endswith("can't reach worker:1 on h1 at port 2222 of TensorFlow (" + ONLY_SMALL + ")")
     assert "MTU" in found.advice

@@ -169,7 +169,7 @@ def test_a_message_about_rows_taken_looks_at_its_node_alone(monkeypatch):
 
     def is_done(node):
         looked.append(node.number)
-        return node.returned
+        return node.program.returned
 
     roster = SimpleNamespace(
         nodes=nodes, chief=nodes[0], fed=lambda: nodes, send=lambda number, grant: granted.append(number)
@@ -189,6 +189,6 @@ def test_a_message_about_rows_taken_looks_at_its_node_alone(monkeypatch):
         for node in nodes:
             feed._on_message(node, RowsConsumed(0, 4))
     assert looked == list(range(100))
-    nodes[0].returned = True
+    nodes[0].program.returned = True
     feed._on_message(nodes[0], RowsConsumed(0, 8))
     assert 0 not in feed._scheduler

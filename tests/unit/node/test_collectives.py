@@ -46,20 +46,20 @@ def test_the_driver_knows_who_keeps_whom_waiting():
     assert shared.receive(workers[0], Contribution(0, "A.adapt")) is None
     assert "without A.adapt, for which worker:0 waits" in shared.explain(workers[1], hung).reason
     assert shared.explain(workers[0], hung) == hung
-    workers[1].feed_wanted = 0  # it has not asked for more than the others have
+    workers[1].feed.wanted = 0  # it has not asked for more than the others have
     assert shared.receive(workers[1], FeedWanted(0)) is None
     for each in workers[1:]:
         assert shared.receive(each, Contribution(0, "A.adapt")) is None
     for each in workers:
         assert shared.receive(each, Contribution(0, "A.adapt", b"x", last=True)) is None
     assert sent == [(1, 0), (2, 0), (0, 1), (0, 2)]
-    workers[2].returned = True
+    workers[2].program.returned = True
     assert shared.receive(workers[2], Returned(b"")) is None
     late = shared.receive(workers[0], Contribution(1, "A.adapt"))
     assert "worker:2 returned without A.adapt" in late.reason
-    workers[2].returned, workers[1].feed_wanted = False, 1
+    workers[2].program.returned, workers[1].feed.wanted = False, 1
     assert shared.receive(workers[1], FeedWanted(1)) is None  # worker:0 has asked for no feed at all
-    workers[0].feed_wanted = 0
+    workers[0].feed.wanted = 0
     ahead = shared.receive(workers[1], FeedWanted(1))
     assert "worker:1 asked for the next feed without A.adapt, for which worker:0 waits" in ahead.reason
 

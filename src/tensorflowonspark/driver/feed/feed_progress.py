@@ -56,7 +56,7 @@ class FeedProgress:
 
     def state(self) -> Hashable:
         """Return a value that changes with any progress of a node."""
-        programs = tuple((node.feed_wanted, node.returned, node.serving) for node in self._roster.nodes)
+        programs = tuple((node.feed.wanted, node.program.returned, node.program.serving) for node in self._roster.nodes)
         received, consumed = self._received.copy(), self._consumed.copy()  # messages of nodes change them meanwhile
         return tuple(received.items()), tuple(consumed.items()), programs
 

@@ -28,12 +28,12 @@ def wait_until_served(monitor: "Monitor", seconds: float) -> list[Node]:
     """
 
     def decided() -> bool:
-        missing = [node for node in monitor.roster.fed() if not node.answering]
+        missing = [node for node in monitor.roster.fed() if not node.program.answering]
         return not missing or any(_why_never(node, monitor.feed) for node in missing)
 
     monitor.wait(decided, seconds)
     with monitor.lock:
-        missing = [node for node in monitor.roster.fed() if not node.answering]
+        missing = [node for node in monitor.roster.fed() if not node.program.answering]
         if not missing:
             return monitor.roster.fed()
         never = {node.number: _why_never(node, monitor.feed) for node in missing}
@@ -46,21 +46,21 @@ def wait_until_served(monitor: "Monitor", seconds: float) -> list[Node]:
 
 def _why_never(node: Node, feed: int | None) -> str:
     """Return why a program will not call ``ctx.serve``, and the remedy; empty if it still may."""
-    if node.returned:
+    if node.program.returned:
         return "it has returned. Call ctx.serve before the program returns"
-    if node.serving:
+    if node.program.serving:
         return "it serves a ParameterServerStrategy (ctx.join_server). Infer with a cluster of workers"
-    if node.waits_for_feed and feed is None:
+    if node.feed.waits and feed is None:
         return "it waits for rows, and none are fed. Call ctx.serve before the program asks for them, or cluster.train"
     return ""
 
 
 def _activity(node: Node) -> str:
     """Return a description of the program's activity, as far as the driver knows it."""
-    if node.idle is not None and node.idle.where is not None:
-        return f"waits at:\n{node.idle.where.stack.rstrip()}"
-    if node.progress is not None:
-        now = node.progress
+    idle, now = node.process.idle, node.program.progress
+    if idle is not None and idle.where is not None:
+        return f"waits at:\n{idle.where.stack.rstrip()}"
+    if now is not None:
         return f"trains (epoch {now.epoch + 1}, step {now.step}). Call ctx.serve before that, or raise timeout"
     return "still runs. Call ctx.serve earlier in the program, or raise timeout"
 

@@ -160,8 +160,8 @@ class FeedSession:
             if self.request.validation is not None:
                 self._validation = self._manifests(parts, Split.VALIDATION)
             early = self.request.starts_early
-            if not (self._informed or early) and all(node.feed_wanted == self.number for node in self.fed):
-                self.waited = time.monotonic() - max([self._began, *(node.feed_wanted_since for node in self.fed)])
+            if not (self._informed or early) and all(node.feed.wanted == self.number for node in self.fed):
+                self.waited = time.monotonic() - max([self._began, *(node.feed.wanted_since for node in self.fed)])
             manifests = self._manifests(parts, Split.TRAIN)
             for node in self.readers:
                 number = node.number
@@ -204,7 +204,7 @@ class FeedSession:
 
     def is_done(self, node: Node) -> bool:
         """Whether the program of a node is done with this feed."""
-        return node.returned or max(node.feed_wanted, node.first_feed) > self.number
+        return node.program.returned or max(node.feed.wanted, node.feed.first) > self.number
 
     def _manifests(self, parts: Sequence[PartSummary], split: Split) -> dict[int, SplitManifest]:
         """Return the manifest of a split for each node that reads it."""
@@ -247,7 +247,7 @@ class FeedSession:
         if node.lost or self.is_done(node):
             self._scheduler.leave(node.number)
             return True
-        if node.serving and self._scheduler.shared:
+        if node.program.serving and self._scheduler.shared:
             self._scheduler.shared = False
             return True
         return False
@@ -255,7 +255,7 @@ class FeedSession:
     def _note_held(self, number: int, partitions: Sequence[int], rows: int) -> None:
         """Note which rows a node holds: they are named if it is lost."""
         numbers = list(dict.fromkeys(map(self.partition_of, partitions)))
-        self._roster.nodes[number].holds = describe_rows(numbers, self.number, rows)
+        self._roster.nodes[number].feed.holds = describe_rows(numbers, self.number, rows)
 
     def _grant(self) -> None:
         """Send each node its next steps; before the first, the feed's columns, as its first rows have them."""

@@ -159,7 +159,7 @@ class SparkJobs:
 
     def _takers(self) -> list[Node]:
         """Return the nodes that take rows: independent workers may return while others still read."""
-        return [node for node in self._session.fed if not node.returned] or self._session.fed
+        return [node for node in self._session.fed if not node.program.returned] or self._session.fed
 
     def _stored(self, split: Split, nodes: Sequence[Node]) -> dict[SplitPartition, PartRef]:
         numbers = {node.number for node in nodes}
@@ -269,12 +269,12 @@ class HeldTasks:
         session = self._session
 
         def failures() -> list[str]:
-            return [node.feed_failed for node in session.fed if node.feed_failed]
+            return [node.feed.failed for node in session.fed if node.feed.failed]
 
         def over() -> bool:
             return session.request.starts_early and session.is_over
 
-        session.wait(lambda: bool(failures()) or all(node.fed_parts is not None for node in session.fed) or over())
+        session.wait(lambda: bool(failures()) or all(node.feed.parts is not None for node in session.fed) or over())
         if failures() and not over():
             session.raise_root_cause()
             raise not_computed(failures()[0])
@@ -283,7 +283,7 @@ class HeldTasks:
     def restore(self) -> list[PartSummary]:
         """Return the parts that count, once the nodes have reported them."""
         session = self._session
-        refs = [ref for node in session.fed for ref in node.fed_parts or ()]
+        refs = [ref for node in session.fed for ref in node.feed.parts or ()]
         _wait_for_reports(session, refs)
         return _summaries(session, refs)
 
@@ -317,7 +317,7 @@ def _wait_for_reports(session: RunningFeed, refs: Sequence[PartRef], until: Call
         if len(absent) != fewest:
             fewest, since = len(absent), time.monotonic()
         for ref in absent:
-            if nodes[ref.number].last_message > since + _REPORT_SECONDS:
+            if nodes[ref.number].process.last_message > since + _REPORT_SECONDS:
                 raise FeedError(_astray(session, ref, len(absent)))
 
     session.wait(lambda: session.is_over or until() or not any(map(is_absent, refs)), find_astray)

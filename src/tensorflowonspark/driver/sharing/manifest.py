@@ -13,7 +13,7 @@ _TOLERANCE = 1.05
 
 def node_endpoints(nodes: Sequence[Node], driver: tuple[str, int] = ("", 0)) -> tuple[NodeEndpoint, ...]:
     """Return the endpoints of nodes; tasks ask the driver at its address for the cause when a node is lost."""
-    return tuple(NodeEndpoint(node.number, str(node.role), node.host, node.ready, driver) for node in nodes)
+    return tuple(NodeEndpoint(node.number, str(node.role), node.host, node.process.ready, driver) for node in nodes)
 
 
 def build_manifests(
