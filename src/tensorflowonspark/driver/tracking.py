@@ -1,20 +1,18 @@
 """Tracking of experiments: parameters, metrics and the report of a cluster, in the MLflow run that is active."""
 
-import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any
 
 from tensorflowonspark.config import ClusterSpec
+from tensorflowonspark.driver.metrics.measures import TRACKED
 from tensorflowonspark.driver.metrics.metrics_store import MetricsStore
 from tensorflowonspark.driver.metrics.records import ClusterEvent, EpochMetrics
 from tensorflowonspark.driver.run_log import RunLog, open_log
 from tensorflowonspark.secrecy import is_secret
-
-_RATES = ("rows_per_second", "seconds_per_step")
-_WAITS = ("waiting_for_rows", "waiting_for_workers")
 
 
 @dataclass
@@ -89,11 +87,9 @@ class Tracker:
 
     def _pace(self) -> dict[str, float]:
         now = self._store.snapshot()
-        found = {name: getattr(now, name) for name in _RATES}
-        for name in _WAITS:
-            known = [share for node in now.nodes if (share := getattr(node, name)) is not None]
-            found[name] = math.fsum(known) / len(known) if known else None
-        return {name: value for name, value in found.items() if value is not None}
+        known = {name: [value for node in now.nodes if (value := getattr(node, name)) is not None] for name in TRACKED}
+        found = {name: fmean(values) for name, values in known.items() if values}
+        return found | {name: vars(now)[name] for name in found if name in vars(now)}  # of the cluster, if it has one
 
     def happened(self, event: ClusterEvent) -> None:
         """Log what happened; at the cluster's end send all, or give up."""

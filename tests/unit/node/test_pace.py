@@ -117,9 +117,9 @@ def test_the_end_of_an_abandoned_pass_ends_no_other_one(program):
     second = program.measured(program.read(2, 1.0), lambda _: 1)
     next(second)
     assert len(list(first)) == 1
-    assert program.meter._training.runs
+    assert program.meter._times.training.runs
     assert len(list(second)) == 1
-    assert not program.meter._training.runs
+    assert not program.meter._times.training.runs
 
 
 def test_the_time_for_which_threads_wait_for_a_processor_is_known():

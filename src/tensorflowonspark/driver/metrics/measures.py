@@ -1,4 +1,4 @@
-"""What is measured of each node: one table for the page, its curves, and Prometheus."""
+"""What is measured of each node: one table for the page, its curves, Prometheus, and MLflow."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,6 +17,8 @@ class Measure:
     text: str = ""  # and its description there
     digits: int | None = None  # significant ones on the page; 0: all; None: the page has no such column
     of_cluster: Literal["", "sum", "mean"] = ""  # how the curve of the cluster is made; empty: there is no curve
+    rate: bool = False  # it is made of two totals of the node's training
+    tracked: bool = False  # it is logged to MLflow with each epoch
 
 
 DIGITS, SHARE_DIGITS, ROW_DIGITS = 3, 2, 4  # of rates and sizes, of shares, of numbers of rows
@@ -29,10 +31,22 @@ MEASURES = (
     Measure("step", "node_step", "Steps taken in the current epoch.", 0),
     Measure("steps", digits=0),
     Measure(
-        "rows_per_second", "node_rows_per_second", "Rows per second, of the last seconds.", DIGITS, of_cluster="sum"
+        "rows_per_second",
+        "node_rows_per_second",
+        "Rows per second, of the last seconds.",
+        DIGITS,
+        of_cluster="sum",
+        rate=True,
+        tracked=True,
     ),
     Measure(
-        "seconds_per_step", "node_step_seconds", "Seconds per step, of the last seconds.", DIGITS, of_cluster="mean"
+        "seconds_per_step",
+        "node_step_seconds",
+        "Seconds per step, of the last seconds.",
+        DIGITS,
+        of_cluster="mean",
+        rate=True,
+        tracked=True,
     ),
     Measure(
         "waiting_for_rows",
@@ -40,6 +54,8 @@ MEASURES = (
         "Share of the time that it waits for rows.",
         SHARE_DIGITS,
         of_cluster="mean",
+        rate=True,
+        tracked=True,
     ),
     Measure(
         "waiting_for_workers",
@@ -47,9 +63,16 @@ MEASURES = (
         "Share of the time that it waits for other workers.",
         SHARE_DIGITS,
         of_cluster="mean",
+        rate=True,
+        tracked=True,
     ),
     Measure(
-        "computing", "node_computing_ratio", "Share of the time that it computes.", SHARE_DIGITS, of_cluster="mean"
+        "computing",
+        "node_computing_ratio",
+        "Share of the time that it computes.",
+        SHARE_DIGITS,
+        of_cluster="mean",
+        rate=True,
     ),
     Measure("cores", "node_cores", "Processor cores that it uses.", SHARE_DIGITS, of_cluster="sum"),
     Measure("memory", "node_memory_bytes", "Memory that its processes use.", DIGITS, of_cluster="sum"),
@@ -58,7 +81,8 @@ MEASURES = (
     Measure("straggler", "node_straggler", "Whether the other workers wait for this one.", 0),
 )
 CURVES = {each.name: each.of_cluster for each in MEASURES if each.of_cluster}
-RATES = ("rows_per_second", "seconds_per_step", "waiting_for_rows", "waiting_for_workers", "computing")
+RATES = tuple(each.name for each in MEASURES if each.rate)
+TRACKED = tuple(each.name for each in MEASURES if each.tracked)
 
 
 def of_gpus(gpus: Sequence[GpuUsage]) -> dict[str, float | None]:

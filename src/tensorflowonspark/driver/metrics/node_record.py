@@ -4,6 +4,7 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from tensorflowonspark.driver.metrics.history import History
 from tensorflowonspark.driver.metrics.measures import CURVES, RATES, of_gpus
@@ -84,6 +85,7 @@ class NodeRecord:
         """Return what is known of the node at a time (time.monotonic)."""
         usage, totals = self.usage, self.totals or _NO_TOTALS
         where = totals.progress or totals
+        rates: Mapping[str, Any]
         if node.state is NodeState.RUNNING:
             rates = {name: self.present(name, now, steady=True) for name in RATES}
         else:  # those of the whole training
@@ -100,11 +102,7 @@ class NodeRecord:
             rows=totals.rows,
             bytes=totals.bytes,
             total_steps=totals.total_steps,
-            rows_per_second=rates.get("rows_per_second"),
-            seconds_per_step=rates.get("seconds_per_step"),
-            waiting_for_rows=rates.get("waiting_for_rows"),
-            waiting_for_workers=rates.get("waiting_for_workers"),
-            computing=rates.get("computing"),
+            **rates,
             cores=self.cores if node.state is NodeState.RUNNING else None,
             memory=usage.memory if usage else None,
             gpus=usage.gpus if usage else (),
