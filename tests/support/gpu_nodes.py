@@ -8,8 +8,8 @@ from tests.support import local_cluster
 class _Offered(LaunchPlan):
     """A plan of which each node is offered the GPUs on which no process runs."""
 
-    def assignment(self, number, host, owner, gpus=()):
-        return super().assignment(number, host, owner, free_gpus())
+    def assignment(self, number, host, owner, gpus=(), nodes_here=1):
+        return super().assignment(number, host, owner, free_gpus(), nodes_here)
 
 
 class _GpuNodes(local_cluster.LocalNodes):
