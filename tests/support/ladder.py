@@ -2,8 +2,9 @@
 
 The first rung (``make test``, the marker `quick`) holds the tests in ``tests/unit`` and ``tests/spark``, and of
 ``tests/cluster`` those marked `smoke`, on the master `local`, but for what is marked `slow`. ``make test-hosts`` runs
-those in ``tests/hosts``, ``make test-kubernetes`` those in ``tests/kubernetes``, and ``make test-rest`` all others; of those marked `slow` CI runs a fifth with each commit
-(``TFOS_TEST_TURN``). Of ``make matrix-oldest`` it runs a fifth of the others (``TFOS_TEST_TURN_OF=all``).
+those in ``tests/hosts``, ``make test-kubernetes`` those in ``tests/kubernetes``, and ``make test-rest`` all others; of
+those marked `slow` CI runs a fifth with each commit (``TFOS_TEST_TURN``). Of ``make matrix-oldest`` it runs a fifth of
+the others (``TFOS_TEST_TURN_OF=all``).
 
 A Spark session takes up to 20 s to start, and its first node imports TensorFlow, which its fork server then keeps for
 all others; on `local` the first of Spark's Python workers does so too (``tests/support/spark_workers``). So the tests
