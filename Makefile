@@ -9,7 +9,7 @@ DEMO_STAMP = $(VENV)/.installed-demo
 unexport PYTHONDONTWRITEBYTECODE
 export UV_COMPILE_BYTECODE = 1
 
-.PHONY: demo dev test test-rest test-hosts test-gpu test-kubernetes test-all test-durations chaos keras-suite keras-table matrix matrix-oldest matrix-programs lint docs docs-links module-map keywords notebooks dist clean
+.PHONY: demo dev test test-rest test-hosts test-gpu test-kubernetes test-all test-durations chaos keras-suite keras-table matrix matrix-oldest matrix-programs lint docs docs-links module-map keywords notebooks address dist clean
 
 # A demo needs three quarters of what tests need.
 demo: $(if $(wildcard $(STAMP)),$(STAMP),$(DEMO_STAMP))
@@ -100,10 +100,14 @@ keywords: $(STAMP)
 notebooks: $(STAMP)
 	PYSPARK_PYTHON=$(abspath $(BIN)/python) $(BIN)/python tools/notebooks.py
 
-# The wheel and the source distribution in dist/, checked. ARGS="--url https://HOST/OWNER/NAME/blob/v3.0.0" makes the links
-# of the README absolute, for a package index.
+# The addresses of the project, from [project.urls] of pyproject.toml; writes the pages that name one.
+address: $(STAMP)
+	$(BIN)/python -m tools.address
+
+# The wheel, the source distribution and a list of what an installation gets, in dist/, checked. Equal commits give equal
+# bytes.
 dist: $(STAMP)
-	$(BIN)/python tools/dist.py $(ARGS)
+	$(BIN)/python -m tools.dist $(ARGS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -10,6 +10,7 @@ import pytest
 
 import tensorflowonspark
 from tests.support.paths import ROOT
+from tools import dist
 
 _LINKED = ["matplotlib", "pandas", "pyspark", "scikit-learn", "scipy", "tensorflow"]
 
@@ -43,11 +44,10 @@ def _link_large_distributions(site):
 def installed(tmp_path_factory):
     """A function that runs a command of an environment with the wheel, outside the checkout."""
     folder = tmp_path_factory.mktemp("installed")
-    subprocess.run([sys.executable, ROOT / "tools/dist.py", "--output", folder / "dist"], check=True, timeout=120)
+    wheel, _ = dist.build(folder / "dist")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "venv"], check=True, timeout=60)
     (site,) = folder.glob("venv/lib/python3*/site-packages")
     _link_large_distributions(site)
-    (wheel,) = folder.glob("dist/*.whl")
     binaries = folder / "venv/bin"
     pip = [sys.executable, "-m", "pip", "--python", binaries / "python", "install", "--quiet", "--no-compile"]
     subprocess.run([*pip, f"{wheel}[demo]"], check=True, timeout=300)

@@ -1,27 +1,36 @@
-"""The checks of the wheel and the source distribution, and the README as a package index shows it."""
+"""The checks of the wheel and the source distribution, the project's addresses, and what the conda recipe repeats."""
 
 import doctest
-import importlib.util
 import io
 import re
 import tarfile
 import zipfile
 
+import pytest
+import yaml
+
 import tensorflowonspark
 from tests.support.paths import ROOT
-
-_SPEC = importlib.util.spec_from_file_location("dist", ROOT / "tools" / "dist.py")
-dist = importlib.util.module_from_spec(_SPEC)
-_SPEC.loader.exec_module(dist)
+from tools import address, dist
 
 PACKAGE = "src/tensorflowonspark"
 STATIC = f"{PACKAGE}/driver/dashboard/static"
 TRACKED = [
-    *("CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "NOTICE", "README.md", "pyproject.toml", "docs/a.md"),
+    *(
+        "CHANGELOG.md",
+        "CONTRIBUTING.md",
+        "LICENSE",
+        "NOTICE",
+        "README.md",
+        "SECURITY.md",
+        "pyproject.toml",
+        "docs/a.md",
+    ),
     *(f"{PACKAGE}/__init__.py", f"{PACKAGE}/py.typed", f"{STATIC}/uPlot.LICENSE", f"{STATIC}/uPlot.min.css"),
     "tests/conftest.py",
 ]
 INFO = "tensorflowonspark-3.dist-info"
+RECIPE = yaml.safe_load((ROOT / "deploy/conda/recipe.yaml").read_text())
 
 
 def distributions(folder, without=(), more=(), description=""):
@@ -38,7 +47,7 @@ def distributions(folder, without=(), more=(), description=""):
             archive.writestr(name, "")
         archive.writestr(f"{INFO}/METADATA", f"Name: tensorflowonspark\n\n{description}")
     with tarfile.open(sources, "w:gz") as archive:
-        for name in [*files, *more, "PKG-INFO", "src/tensorflowonspark.egg-info/SOURCES.txt"]:
+        for name in [*files, *more, "PKG-INFO"]:
             archive.addfile(tarfile.TarInfo(f"tensorflowonspark-3/{name}"), io.BytesIO())
     return wheel, sources
 
@@ -87,12 +96,51 @@ def test_the_readme_without_relative_links():
         assert ("(https://example.org/o/n/blob/v3/docs/images/digits.png?raw=true)" in text) == bool(url)
 
 
+KNOWN = {"Repository": "https://example.org/o/n"}
+
+
+@pytest.mark.parametrize("page", address.PAGES)
+def test_a_page_has_the_addresses_of_the_project_and_no_others(page):
+    text = (ROOT / page).read_text()
+    assert text == address.with_addresses(text, address.addresses()), "run `make address`"
+    known = address.with_addresses(text, KNOWN)
+    assert known.count("https://example.org/o/n") == 1
+    assert address.with_addresses(known, {}) == address.with_addresses(text, {})
+
+
+def test_an_address_that_is_not_known_is_linked_nowhere():
+    assert "http" not in address.with_addresses((ROOT / "SECURITY.md").read_text(), {})
+    form = address.with_addresses((ROOT / "SECURITY.md").read_text(), {**KNOWN, "Security": "https://example.org/form"})
+    assert "Report it in private at <https://example.org/form>, not in an issue." in form
+    assert "example.org/o/n" not in form
+
+
+def test_the_description_links_to_the_files_of_its_version(tmp_path):
+    (tmp_path / PACKAGE).mkdir(parents=True)
+    (tmp_path / PACKAGE / "__init__.py").write_text('__version__ = "3.1.0"\n')
+    for table, files in (("", None), ('Repository = "https://h/o/n"\n', "https://h/o/n/blob/v3.1.0")):
+        (tmp_path / "pyproject.toml").write_text(f"[project]\n\n# R\n[project.urls]\n{table}\n[tool.a]\nb = 'c'\n")
+        assert dist._files_of_version(tmp_path) == files
+
+
 def test_the_version_is_the_same_wherever_it_stands():
     changelog = (ROOT / "CHANGELOG.md").read_text()
     assert re.search(r"^## (\S+)", changelog, re.MULTILINE)[1] == tensorflowonspark.__version__
     page = (ROOT / "docs/deploy/databricks.md").read_text()
     assert set(re.findall(r"tensorflowonspark-(.+?)-py3", page)) == {tensorflowonspark.__version__}
+    assert RECIPE["context"]["version"] == tensorflowonspark.__version__
 
 
-def test_examples():
-    assert not doctest.testmod(dist).failed
+def test_the_conda_package_needs_what_the_wheel_needs():
+    project = (ROOT / "pyproject.toml").read_text()
+    python = re.search(r'requires-python = "(.+)"', project)[1]
+    needed = re.findall(r'^  "(.+?)"', re.search(r"^dependencies = \[\n(.*?)^\]", project, re.M | re.S)[1], re.M)
+    assert [each.replace(" ", "") for each in RECIPE["requirements"]["run"]] == [f"python{python}", *needed]
+    build = re.search(r'^requires = \["(.+?)"\]', project, re.M)[1].replace("_", "-")
+    assert [each.replace(" ", "") for each in RECIPE["requirements"]["host"]] == [f"python{python}", "pip", build]
+    assert RECIPE["build"]["python"]["entry_points"] == ["tfos = tensorflowonspark.cli:main"]
+
+
+@pytest.mark.parametrize("module", [address, dist])
+def test_its_examples(module):
+    assert not doctest.testmod(module).failed
