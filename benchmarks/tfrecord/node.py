@@ -10,7 +10,7 @@ import pyarrow as pa
 from benchmarks.common.rounds import serve_rounds
 from benchmarks.tfrecord.rows import KINDS
 from benchmarks.tfrecord.tensorflow_alone import digest
-from tensorflowonspark.feed_messages import CacheConfig, CacheMode, PartHeader, Split
+from tensorflowonspark.feed_messages import CacheConfig, CacheMode, PartHeader, PartId, Split
 from tensorflowonspark.node.feed.cache import Cache
 from tensorflowonspark.node.feed.tfrecord_source import tfrecord_splits
 
@@ -35,7 +35,7 @@ def store(cache, feed, kind, path):
     config = CacheConfig(CacheMode.MEMORY)
     with ThreadPoolExecutor(_READERS) as readers:
         parts = range(len(splits))
-        headers = [PartHeader(feed, Split.TRAIN, number, 0, config) for number in parts]
+        headers = [PartHeader(feed, Split.TRAIN, PartId(number), 0, config) for number in parts]
         jobs = [
             readers.submit(cache.store, headers[each], schema, splits[each].batches(), report=False) for each in parts
         ]
@@ -67,7 +67,7 @@ def main():
         rows, parts = store(cache, feed, kind, request["path"])
         seconds = time.monotonic() - started
         if request["action"] == "digest":
-            shard = cache.shard(feed, Split.TRAIN, [(number, 0) for number in parts])
+            shard = cache.shard(feed, Split.TRAIN, [(PartId(number), 0) for number in parts])
             found = digest(kind, map(arrays_of, shard.batches))
             cache.drop(feed)
             return found

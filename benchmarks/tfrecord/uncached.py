@@ -18,7 +18,7 @@ from benchmarks.common.rounds import Contender, serve_rounds, take_turns
 from benchmarks.tfrecord.node import schema_of
 from benchmarks.tfrecord.rows import KINDS
 from tensorflowonspark.columns import flat_columns, summarize
-from tensorflowonspark.feed_messages import SplitManifest
+from tensorflowonspark.feed_messages import FileFeed, SplitManifest
 from tensorflowonspark.node.feed.feed import Feed
 from tensorflowonspark.node.feed.share import Share
 from tensorflowonspark.node.feed.tfrecord_source import tfrecord_splits
@@ -35,7 +35,7 @@ def read_alone(kind, path, limit_bytes):
     first = flat_columns(next(splits[0].batches()))
     manifest = SplitManifest({0: 0}, columns=summarize(first, 0, 0), schema=first.schema.serialize().to_pybytes())
     row_bytes = first.nbytes / first.num_rows
-    rows = UncountedRows(splits, manifest, row_bytes, limit_bytes).alone(0)
+    rows = UncountedRows(splits, manifest, row_bytes, limit_bytes).alone(FileFeed(0), 0)
     return Feed(Share(manifest, rows, [0], 0, lambda _: None)), row_bytes
 
 

@@ -14,9 +14,17 @@ from typing import NamedTuple
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.messages import ColumnSummary, NodeReady, ToDriver, ToNode
 
-FIRST_FILE_FEED = 1 << 30  # number of the first read of files; feeds from Spark are numbered from 0
 # Bytes of a stream that a node buffers by default: some partitions of Spark's usual 128 MB.
 _STREAM_BYTES = 512 << 20
+
+
+class FileFeed(NamedTuple):
+    """A feed that the nodes read from files, by the number of the read; one from Spark is its number alone."""
+
+    number: int
+
+
+FeedId = int | FileFeed
 
 
 class Split(Enum):
@@ -78,6 +86,23 @@ def parse_bytes(name: str, size: int | str) -> int:
 # ---- contents of parts
 
 
+class PartId(NamedTuple):
+    """Which rows of a split a part has, whichever attempt at them."""
+
+    partition: int  # of Spark; of files, the number of their split or window
+    first_row: int = 0  # of the partition, with which the part begins
+    batch: int = 0  # of the DataFrames of a stream, the one that has the partition
+    giver: int | None = None  # the node whose own rows these are, whichever partitions they were: they have moved
+
+    @property
+    def seed(self) -> tuple[int, ...]:
+        """The numbers by which the order of its rows differs from that of other parts."""
+        return (self.partition, *(each for each in (self.first_row, self.batch) if each))
+
+
+StoredPart = tuple[PartId, int]  # and the attempt
+
+
 class PartitionSlice(NamedTuple):
     """Rows of one partition that a worker has: each `stride`-th of the partition's, from the first on."""
 
@@ -112,17 +137,11 @@ class Layout:
 class PartHeader:
     """Sent by a task before the rows of a part."""
 
-    feed: int
+    feed: FeedId
     split: Split
-    partition: int
+    part: PartId
     attempt: int
     storage: CacheConfig = field(default_factory=CacheConfig)
-    source: tuple[int, int] | None = None  # partition and its row with which the part begins, if it is not all of it
-
-    @property
-    def is_move(self) -> bool:
-        """Whether another node sends the part, to balance the shards, and not a task."""
-        return self.partition < 0
 
     @property
     def streams(self) -> bool:
@@ -132,10 +151,10 @@ class PartHeader:
 
 @dataclass(frozen=True)
 class PartRef:
-    """A reference to a part: the attempt at a partition, and the node that stores it."""
+    """A reference to a part: the attempt at it, and the node that stores it."""
 
     split: Split
-    partition: int
+    part: PartId
     attempt: int
     number: int  # of the node
     checksum: int = field(default=0, compare=False)  # of the rows as Spark computed them (`columns.checksum`)
@@ -144,10 +163,10 @@ class PartRef:
 
 @dataclass(frozen=True)
 class PartSummary:
-    """The rows that one attempt at one partition has stored on a node."""
+    """The rows that one attempt at one part has stored on a node."""
 
     split: Split
-    partition: int
+    part: PartId
     attempt: int
     number: int  # of the node
     rows: int
@@ -163,12 +182,12 @@ class PartSummary:
     @property
     def contents(self) -> tuple[PartitionShare, ...]:
         """Its rows, by the partitions of the DataFrame."""
-        return self.shares or (PartitionShare(self.partition, 0, self.rows, self.checksum),)
+        return self.shares or (PartitionShare(self.part.partition, self.part.first_row, self.rows, self.checksum),)
 
     @property
     def ref(self) -> PartRef:
         """The part that this summarizes."""
-        return PartRef(self.split, self.partition, self.attempt, self.number)
+        return PartRef(self.split, self.part, self.attempt, self.number)
 
 
 @dataclass(frozen=True)
@@ -186,7 +205,7 @@ class InferenceHeader:
 class FeedReport(ToDriver):
     """Base of the messages that the session of a running feed handles (`driver/feed/session.py`)."""
 
-    feed: int
+    feed: FeedId
 
 
 @dataclass(frozen=True)
@@ -317,7 +336,7 @@ class FilesRead(ToDriver):
     (`FilesCounted`).
     """
 
-    feed: int
+    feed: FileFeed
     call: str
     files: int
     parts: tuple[PartSummary, ...]
@@ -332,7 +351,7 @@ class FilesRead(ToDriver):
 class PassesEnded(ToNode):
     """The number of passes over a split that every remaining worker has ended."""
 
-    feed: int
+    feed: FeedId
     split: Split
     count: int
 
@@ -354,7 +373,7 @@ class SplitManifest:
     """The contents of one split of a feed, with the parts and moves of one node."""
 
     rows: dict[int, int]  # by number of each fed node, after all moves
-    parts: tuple[tuple[int, int], ...] = ()  # (partition, attempt) of the parts on this node that count
+    parts: tuple[StoredPart, ...] = ()  # on this node that count
     columns: dict[str, ColumnSummary] = field(default_factory=dict)  # over all nodes
     schema: bytes = b""
     moves: tuple[Move, ...] = ()  # from or to this node
@@ -380,7 +399,7 @@ class FeedBegins(ToNode):
 class FeedComplete(ToNode):
     """All rows of a feed are in the caches; or, of files that are read in each epoch, all workers have listed them."""
 
-    feed: int
+    feed: FeedId
     train: SplitManifest
     validation: SplitManifest | None = None
 
@@ -389,7 +408,7 @@ class FeedComplete(ToNode):
 class RowsCounted(ToNode):
     """The rows of files, which the workers have counted (`FilesRead.counts`, `FilesCounted`)."""
 
-    feed: int
+    feed: FileFeed
     rows: dict[int, int]  # by number of the split if they pass a filter; else by number of the worker that reads them
 
 
@@ -403,9 +422,9 @@ class StepGrant(ToNode):
     takes a batch of padding if it has no rows.
     """
 
-    feed: int
-    parts: tuple[tuple[int, int], ...] = ()  # (partition, attempt)
-    dropped: tuple[tuple[int, int], ...] = ()
+    feed: FeedId
+    parts: tuple[StoredPart, ...] = ()
+    dropped: tuple[StoredPart, ...] = ()
     steps: tuple[tuple[int, int], ...] | None = None
     flush: bool = False
     fill: bool = False

@@ -10,7 +10,7 @@ from tensorflowonspark.driver.nodes import Node
 from tensorflowonspark.driver.rendezvous import Kind, Rendezvous
 from tensorflowonspark.driver.sharing.manifest import build_manifests, node_endpoints
 from tensorflowonspark.driver.sharing.scheduler import StepScheduler
-from tensorflowonspark.feed_messages import FeedComplete, FeedReport, FilesRead, RowsCounted
+from tensorflowonspark.feed_messages import FeedComplete, FeedReport, FileFeed, FilesRead, RowsCounted
 from tensorflowonspark.messages import Failed
 
 
@@ -28,15 +28,16 @@ class FileFeeds:
         self._send = send
         self._calls = calls
         self._keeps = keeps
-        self._completed: dict[int, tuple[int, Callable[[int], None]]] = {}  # files by feed; the latter informs a node
-        self._reads: dict[int, dict[int, FilesRead]] = {}  # by feed and node
-        self._steps: dict[int, StepScheduler] = {}  # of those whose rows only reading them shows
-        self._counted: set[int] = set()  # of these, those whose workers know the counts
+        # The files of each, and a function that informs a node.
+        self._completed: dict[FileFeed, tuple[int, Callable[[int], None]]] = {}
+        self._reads: dict[FileFeed, dict[int, FilesRead]] = {}  # by node
+        self._steps: dict[FileFeed, StepScheduler] = {}  # of those whose rows only reading them shows
+        self._counted: set[FileFeed] = set()  # of these, those whose workers know the counts
 
     def receive(self, node: Node, message: FilesRead, workers: Sequence[Node]) -> Failed | None:
         """Note what a worker has read; return a failure if it differs from what others have."""
         feed = message.feed
-        failure = self._calls.enter(Kind.FILES, feed, node, message.call)
+        failure = self._calls.enter(Kind.FILES, feed.number, node, message.call)
         if failure is not None:
             return failure
         if feed in self._completed:  # for a worker that was started again and has read its share again
@@ -50,7 +51,7 @@ class FileFeeds:
         reads[node.number] = message
         if message.files != next(iter(reads.values())).files:
             return Kind.FILES.failure(f"{message.call} found other files on this worker than on another")
-        if self._calls.complete(Kind.FILES, feed, workers):
+        if self._calls.complete(Kind.FILES, feed.number, workers):
             self._complete(feed, workers)
         return None
 
@@ -62,11 +63,11 @@ class FileFeeds:
 
     def report(self, node: Node, message: FeedReport) -> None:
         """Note what a worker reports of a feed whose rows its workers count in the first epoch."""
-        steps = self._steps.get(message.feed)
-        if steps is not None and steps.receive(node.number, message):
-            self._grant(message.feed, steps)
+        feed = message.feed
+        if isinstance(feed, FileFeed) and feed in self._steps and self._steps[feed].receive(node.number, message):
+            self._grant(feed, self._steps[feed])
 
-    def _grant(self, feed: int, steps: StepScheduler) -> None:
+    def _grant(self, feed: FileFeed, steps: StepScheduler) -> None:
         """Send the workers the counts and the steps that have become known."""
         if steps.all_received and not steps.finished:
             steps.finish()
@@ -77,7 +78,7 @@ class FileFeeds:
         for number, grant in steps.grants().items():
             self._send(number, grant)
 
-    def _complete(self, feed: int, workers: Sequence[Node]) -> None:
+    def _complete(self, feed: FileFeed, workers: Sequence[Node]) -> None:
         reads = self._reads.pop(feed).values()
         if any(read.streams for read in reads):
             self._steps[feed] = StepScheduler([each.number for each in workers], feed)

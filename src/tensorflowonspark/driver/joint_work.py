@@ -10,7 +10,7 @@ from tensorflowonspark.driver.nodes import Node, Roster
 from tensorflowonspark.driver.rendezvous import Rendezvous
 from tensorflowonspark.driver.rounds import Rounds
 from tensorflowonspark.errors import FailureKind
-from tensorflowonspark.feed_messages import FeedReport, FilesRead, PassEnded, PassesEnded, Split
+from tensorflowonspark.feed_messages import FeedId, FeedReport, FilesRead, PassEnded, PassesEnded, Split
 from tensorflowonspark.messages import (
     Contribution,
     Failed,
@@ -43,8 +43,8 @@ class _PassCounts:
 
     def __init__(self, send: Callable[[int, object], None]) -> None:
         self._send = send
-        self._ended: dict[tuple[int, Split], Counter[int]] = {}  # by feed and split, and node
-        self._reported: Counter[tuple[int, Split]] = Counter()
+        self._ended: dict[tuple[FeedId, Split], Counter[int]] = {}  # by feed and split, and node
+        self._reported: Counter[tuple[FeedId, Split]] = Counter()
 
     def count(self, node: Node, message: PassEnded) -> None:
         """Note that a worker has ended a pass."""

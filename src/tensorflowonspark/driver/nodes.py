@@ -10,7 +10,7 @@ from enum import Enum
 from tensorflowonspark.config import ClusterSpec, Job, Role
 from tensorflowonspark.driver.decision import Used
 from tensorflowonspark.errors import FeedError
-from tensorflowonspark.feed_messages import FIRST_FILE_FEED, FeedBegins, FeedComplete, FeedFailed, PartitionFed, PartRef
+from tensorflowonspark.feed_messages import FeedBegins, FeedComplete, FeedFailed, FileFeed, PartitionFed, PartRef
 from tensorflowonspark.messages import (
     Idle,
     InferenceReady,
@@ -285,7 +285,7 @@ class Roster:
         """Send a message to one node; if the node is gone, that is noticed elsewhere."""
         node = self.nodes[number]
         channel = node.process.channel
-        if isinstance(message, (FeedBegins, FeedComplete)) and message.feed < FIRST_FILE_FEED:
+        if isinstance(message, (FeedBegins, FeedComplete)) and not isinstance(message.feed, FileFeed):
             node.feed.given = message.feed
         if channel is not None:
             with suppress(ConnectionLost):

@@ -18,6 +18,8 @@ from tensorflowonspark.errors import ClusterError
 from tensorflowonspark.feed_messages import (
     FeedBegins,
     FeedComplete,
+    FeedId,
+    FileFeed,
     PassesEnded,
     RowsCounted,
     Split,
@@ -72,7 +74,7 @@ class Link:
         self._renew_locks()
         _links.add(self)
         self._members: tuple[Member, ...] = ()
-        self._feeds: defaultdict[int, FeedState] = defaultdict(FeedState)
+        self._feeds: defaultdict[FeedId, FeedState] = defaultdict(FeedState)
         self._contributions: dict[tuple[int, int], list[Contributed]] = defaultdict(list)
         self._rounds: deque[RoundPlan | RoundResult | RoundRefused] = deque()
         self._typed: deque[DebuggerInput] = deque()
@@ -151,23 +153,23 @@ class Link:
             self._feeds[feed].opened = True
             return self._feeds[feed].first
 
-    def wait_for_rows(self, feed: int) -> FeedComplete:
+    def wait_for_rows(self, feed: FeedId) -> FeedComplete:
         """Wait until a feed is complete, from Spark or from files; return what all nodes have."""
         return self._wait(lambda: self._feeds[feed].complete)
 
-    def arrived(self, feed: int) -> FeedComplete | None:
+    def arrived(self, feed: FeedId) -> FeedComplete | None:
         """Return what all nodes have of a feed; None as long as rows arrive."""
         return self._feeds[feed].complete
 
-    def wait_for_counts(self, feed: int) -> dict[int, int]:
+    def wait_for_counts(self, feed: FileFeed) -> dict[int, int]:
         """Wait until all workers have counted their rows of some files; return the numbers."""
         return self._wait(lambda: self._feeds[feed].rows)
 
-    def counts(self, feed: int) -> dict[int, int] | None:
+    def counts(self, feed: FileFeed) -> dict[int, int] | None:
         """Return the rows of some files; None until all workers have counted theirs."""
         return self._feeds[feed].rows
 
-    def wait_for_grant(self, feed: int, seconds: float | None = None) -> StepGrant | None:
+    def wait_for_grant(self, feed: FeedId, seconds: float | None = None) -> StepGrant | None:
         """Return the next `StepGrant` of a stream; None if there is none within `seconds`."""
         with self._waiting_for(WaitsFor.ROWS), self._changed:
             grants = self._feeds[feed].grants
@@ -176,21 +178,21 @@ class Link:
             self._changed.wait_for(lambda: grants, seconds)
             return grants.popleft() if grants else None
 
-    def wait_for_step(self, feed: int, step: int) -> int | None:
-        """Wait until a step of a stream is granted, or the stream ends; return the number of steps granted so far.
+    def wait_for_step(self, feed: FeedId, step: int | None) -> int | None:
+        """Wait until a step of a stream, if any, is granted, or the stream ends; return the steps granted so far.
 
         None: the workers take no steps together, or the stream broke off.
         """
         with self._waiting_for(WaitsFor.ROWS), self._changed:
             state = self._feeds[feed]
-            self._changed.wait_for(lambda: state.is_decided(step))
+            self._changed.wait_for(lambda: step is None or state.is_decided(step))
             return state.granted if state.takes_steps else None
 
-    def break_off(self, feed: int, reason: str) -> None:
+    def break_off(self, feed: FeedId, reason: str) -> None:
         """End a stream after the steps that are granted, since this node can't get its further rows."""
         self._on_message(StepGrant(feed, end=True, failed=reason))
 
-    def passes(self, feed: int, split: Split) -> int:
+    def passes(self, feed: FeedId, split: Split) -> int:
         """Return the number of passes over a split that all workers have ended."""
         return self._feeds[feed].passes[split]
 
@@ -299,7 +301,7 @@ class Link:
         if state.begun is None:
             self._follow(message)
 
-    def _state_of_new(self, feed: int) -> FeedState:
+    def _state_of_new(self, feed: FeedId) -> FeedState:
         """Return the state of a feed; the number of one that failed before the program opened it has another."""
         if self._feeds[feed].failed and not self._feeds[feed].opened:
             del self._feeds[feed]

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from tensorflowonspark.declarations import takes
 from tensorflowonspark.errors import FeedError
+from tensorflowonspark.feed_messages import FeedId, FileFeed
 from tensorflowonspark.keras import workers
 from tensorflowonspark.keras.feed_tracking import row_counts, state_pass
 from tensorflowonspark.keras.jax.jax_processes import equal_batches
@@ -249,6 +250,9 @@ class FeedAccess(FileAccess):
         """
         return self.feed().validation_batches(batch_size, **options)
 
-    def _find_rows(self, number: int, source: Source | None) -> Feed:
+    def _find_rows(self, feed: FeedId, source: Source | None) -> Feed:
         """Return this worker's rows of a feed that the chief of a ``ParameterServerStrategy`` reads."""
-        return self._feeds.find(number) if source is None else self._file_reader.read_for_chief(source)
+        if not isinstance(feed, FileFeed):
+            return self._feeds.find(feed)
+        assert source is not None
+        return self._file_reader.read_for_chief(feed, source)

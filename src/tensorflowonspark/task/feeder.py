@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from tensorflowonspark import transport
 from tensorflowonspark.columns import PLACE_BITS, checksum
 from tensorflowonspark.errors import FeedError
-from tensorflowonspark.feed_messages import CacheConfig, CacheMode, PartHeader, PartitionShare, PartRef, Split
+from tensorflowonspark.feed_messages import CacheConfig, CacheMode, PartHeader, PartId, PartitionShare, PartRef, Split
 from tensorflowonspark.messages import NodeEndpoint, NodeLost, Reply, RootCause, ToDriver
 from tensorflowonspark.supervisor.host import local_directory
 from tensorflowonspark.transport.shared_file import FILE_BYTES, SharedFileWriter, can_share_files, open_shared
@@ -34,10 +34,10 @@ class FeedSpec:
     split: Split = Split.TRAIN
     storage: CacheConfig = field(default_factory=CacheConfig)
     validation: str = ""  # the boolean column that marks rows to validate on; empty: there is none
-    first_partition: int = 0  # number, in the feed, of Spark's partition 0
-    # Above 0: a partition is sent in several parts, each of which counts at once. Their numbers in the feed begin with
-    # the partition's and are this far apart. Only for tasks that Spark does not repeat alone.
-    part_stride: int = 0
+    batch: int = 0  # of several DataFrames of the feed, the one that the job has
+    # A partition is sent in several parts, each of which counts at once. Only for tasks that Spark does not repeat
+    # alone.
+    in_parts: bool = False
     round_robin: bool = False  # the last two columns are the rows' places and hashes (`driver/spark/repartition.py`)
 
 
@@ -59,12 +59,11 @@ class PartitionFeeder:
         # By number and not by place: so a partition is on the same worker, and the order of an epoch the same, wherever
         # Spark runs its task.
         endpoint = self.endpoints[partition % len(self.endpoints)]
-        number = self.spec.first_partition + partition
-        for ref in feed_partition(endpoint, self.credentials, self.spec, number, attempt, batches):
+        for ref in feed_partition(endpoint, self.credentials, self.spec, partition, attempt, batches):
             yield pa.RecordBatch.from_pydict(
                 {
                     "split": [ref.split.value],
-                    "partition": pa.array([ref.partition], pa.int32()),
+                    "partition": pa.array([ref.part.partition], pa.int32()),
                     "attempt": pa.array([ref.attempt], pa.int64()),
                     "node": pa.array([ref.number], pa.int32()),
                     "checksum": pa.array([ref.checksum], pa.int64()),
@@ -143,9 +142,9 @@ def feed_partition(
     """
     with connect_to(endpoint, credentials) as node:
         near = node.is_local and can_share_files()
+        first = PartId(partition, batch=spec.batch)
         splits = {
-            split: _SplitSender(node, spec, PartRef(split, partition, attempt, endpoint.number), near)
-            for split in Split
+            split: _SplitSender(node, spec, PartRef(split, first, attempt, endpoint.number), near) for split in Split
         }
         try:
             for batch in batches:
@@ -178,7 +177,6 @@ class _SplitSender:
         self._node = node
         self._spec = spec
         self._next = first
-        self._partition = first.partition
         self._near = near
         self._part: _PartSender | None = None
         self._part_bytes = _FIRST_PART_BYTES
@@ -193,14 +191,14 @@ class _SplitSender:
             self._count(batch.column(place).to_numpy(), batch.column(hashed).to_numpy())
             batch = batch.select(names)
         if self._part is None:
-            ref, source = self._next, (self._partition, self.rows) if spec.part_stride else None
-            header = PartHeader(spec.feed, ref.split, ref.partition, ref.attempt, spec.storage, source)
+            ref = self._next
+            header = PartHeader(spec.feed, ref.split, ref.part, ref.attempt, spec.storage)
             self._part = _PartSender(self._node.put(header, batch.schema), spec.storage, self._near)
         self._part.write(batch)
         self._checksum = checksum(batch, self._checksum)
         self.rows += batch.num_rows
         # The rows to validate on are needed as a whole.
-        if spec.part_stride and self._next.split is Split.TRAIN and self._part.bytes >= self._part_bytes:
+        if spec.in_parts and self._next.split is Split.TRAIN and self._part.bytes >= self._part_bytes:
             self.finish_part()
             self._part_bytes = min(2 * self._part_bytes, FILE_BYTES)
 
@@ -227,12 +225,12 @@ class _SplitSender:
         rows = part.finish()
         if rows != part.rows:
             raise FeedError(
-                f"partition {self._partition}: {part.rows} rows were sent to node {ref.number}, and it counts {rows}"
+                f"partition {ref.part.partition}: {part.rows} rows were sent to node {ref.number}, and it counts {rows}"
             )
         self.stored.append(replace(ref, checksum=self._checksum, shares=tuple(self._shares.values())))
         self._checksum, self._shares = 0, {}
         self._near = part.near
-        self._next = replace(ref, partition=ref.partition + self._spec.part_stride)
+        self._next = replace(ref, part=ref.part._replace(first_row=self.rows))
         self._part = None
 
     def close(self) -> None:

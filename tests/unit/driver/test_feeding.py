@@ -3,10 +3,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import types as t
 
+from tensorflowonspark.driver.feed.contents import contents_of
 from tensorflowonspark.driver.feed.job import check_frame
 from tensorflowonspark.driver.sharing.manifest import build_manifests, plan_moves
 from tensorflowonspark.errors import FeedError
-from tensorflowonspark.feed_messages import Move, PartSummary, Split
+from tensorflowonspark.feed_messages import Layout, Move, PartId, PartitionSlice, PartSummary, Split
 from tensorflowonspark.messages import ColumnSummary, NodeEndpoint, NodeReady
 
 
@@ -50,17 +51,34 @@ def test_moves_make_skewed_nodes_even(rows):
         assert even or max(rows.values()) <= 1.05 * sum(rows.values()) / len(rows)
 
 
+def test_parts_of_one_partition_are_one_slice_of_it_wherever_they_are_divided():
+    target = NodeEndpoint(0, "worker:0", "here", NodeReady("socket", 1))
+
+    def described(*first_rows):
+        ends = [*first_rows[1:], 9]
+        parts = [
+            PartSummary(Split.TRAIN, PartId(0, first), 0, 0, end - first, schema=b"schema", checksum=end - first)
+            for first, end in zip(first_rows, ends, strict=True)
+        ]
+        return build_manifests(parts[::-1], [target])[0], contents_of(parts)
+
+    divided, contents = described(0, 2, 5)
+    assert divided.parts == ((PartId(0, 0), 0), (PartId(0, 2), 0), (PartId(0, 5), 0))
+    assert divided.layout == described(0)[0].layout == Layout(((PartitionSlice(0, 0, 9),),))
+    assert contents == described(0)[1] == {0: (9, 9)}
+
+
 def test_a_feed_is_described_to_each_node():
     parts = [
-        PartSummary(Split.TRAIN, 1, 11, 0, 9, {"x": ColumnSummary(1, "here")}, b"schema"),
-        PartSummary(Split.TRAIN, 0, 10, 1, 1, {"x": ColumnSummary(2, "there")}, b"schema"),
+        PartSummary(Split.TRAIN, PartId(1), 11, 0, 9, {"x": ColumnSummary(1, "here")}, b"schema"),
+        PartSummary(Split.TRAIN, PartId(0), 10, 1, 1, {"x": ColumnSummary(2, "there")}, b"schema"),
     ]
     targets = [
         NodeEndpoint(number, f"worker:{number}", "here", NodeReady(f"socket-{number}", number)) for number in (0, 1)
     ]
     found = build_manifests(parts, targets, readers=[7])
-    assert found[0].parts == ((1, 11),)
-    assert found[1].parts == ((0, 10),)
+    assert found[0].parts == ((PartId(1), 11),)
+    assert found[1].parts == ((PartId(0), 10),)
     assert found[7].parts == ()
     assert found[0].rows == found[7].rows == {0: 5, 1: 5}
     assert found[0].columns == {"x": ColumnSummary(3, "there")}

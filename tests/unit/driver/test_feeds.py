@@ -18,6 +18,7 @@ from tensorflowonspark.feed_messages import (
     Backpressure,
     FeedBegins,
     FeedComplete,
+    PartId,
     PartsStored,
     PartSummary,
     PassEnded,
@@ -65,13 +66,13 @@ def feeds_once(rows, *parts):
             node.send(PartsStored(0, (each,)))
         seal = node.wait_for(FeedComplete)
         assert seal.train.rows == rows
-        node.send(Returned(pickle.dumps(seal.train.parts)))
+        node.send(Returned(pickle.dumps(tuple((part.partition, attempt) for part, attempt in seal.train.parts))))
 
     return script
 
 
 def part(partition, number, rows, attempt=1):
-    return PartSummary(Split.TRAIN, partition, attempt, number, rows, schema=b"schema")
+    return PartSummary(Split.TRAIN, PartId(partition), attempt, number, rows, schema=b"schema")
 
 
 class Row:
@@ -79,7 +80,7 @@ class Row:
 
     def __init__(self, part):
         self.split, self.node = part.split.value, part.number
-        self.partition, self.attempt, self.checksum = part.partition, part.attempt, 0
+        self.partition, self.attempt, self.checksum = part.part.partition, part.attempt, 0
 
 
 def test_a_feed_is_sealed_with_what_counts():
@@ -109,7 +110,7 @@ def test_reports_may_come_after_the_jobs_result():
 
     with cluster_on(ScriptedBackend(script, feed=ScriptedJob([Row(stored)]))) as cluster:
         cluster.train("frame")
-        assert cluster.join() == {"worker:0": ((0, 1),)}
+        assert cluster.join() == {"worker:0": ((PartId(0), 1),)}
 
 
 def test_a_report_that_never_comes_is_a_time_out():
@@ -272,7 +273,7 @@ def test_when_the_programs_get_the_rows(how, kinds):
                 pass
             node.send(RowsConsumed(0, 10))
         if kinds[-1] is FeedComplete and len(kinds) > 1:
-            assert node.wait_for(FeedComplete).train.parts == ((0, 1),)
+            assert node.wait_for(FeedComplete).train.parts == ((PartId(0), 1),)
         found = dict.fromkeys(type(message) for message in node.received)
         node.send(Returned(pickle.dumps([kind for kind in found if kind in (FeedBegins, StepGrant, FeedComplete)])))
 
@@ -332,7 +333,7 @@ def test_the_workers_of_a_stream_take_as_many_steps():
         results = cluster.join()
     for number, rows in ((0, [10, 0, 0]), (1, [10, 10, 5])):
         words = results[f"worker:{number}"]
-        assert [each for parts, _ in words for each in parts] == [(number, 1)]
+        assert [each for parts, _ in words for each in parts] == [(PartId(number), 1)]
         steps = []
         for _, runs in words:
             take_steps(steps, Shares(20, 2, number), StepGrant(0, steps=runs))
@@ -511,7 +512,7 @@ def test_workers_that_serve_are_fed_only_beside_a_chief():
 )
 def test_other_rows_than_before_a_restart_are_said_once(monkeypatch, now, lost, words, dealt):
     def begun():
-        return ContentCheck(3, request, lambda part: part)
+        return ContentCheck(3, request)
 
     request, found = SimpleNamespace(contents={}), []
     monkeypatch.setattr(contents.CONSOLE, "log", lambda _log, _level, text, *values: found.append(text % values))

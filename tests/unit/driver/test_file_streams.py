@@ -9,6 +9,7 @@ from tensorflowonspark.driver.nodes import Node
 from tensorflowonspark.driver.rendezvous import Rendezvous
 from tensorflowonspark.feed_messages import (
     FeedComplete,
+    FileFeed,
     FilesCounted,
     FilesRead,
     RowsCounted,
@@ -20,6 +21,8 @@ from tensorflowonspark.feed_messages import (
 from tensorflowonspark.node.feed.plan import plan_epoch
 from tests.support.scripted import take_steps
 
+FEED = FileFeed(7)
+
 
 class Stream:
     """The driver's part of files that some workers have listed."""
@@ -29,7 +32,7 @@ class Stream:
         self.nodes = [Node(number, role) for number, role in enumerate(spec.roles)]
         self.feeds = FileFeeds(send, Rendezvous())
         for node in self.nodes:
-            assert self.feeds.receive(node, FilesRead(7, "read", "files", (), streams=True), self.nodes) is None
+            assert self.feeds.receive(node, FilesRead(FEED, "read", "files", (), streams=True), self.nodes) is None
 
     def receive(self, number, message):
         self.feeds.report(self.nodes[number], message)
@@ -66,8 +69,8 @@ def test_as_many_steps_as_the_worker_with_most_rows_needs(totals, batch_size, wi
     stream = Stream(len(totals), sent)
     reports = []
     for rows, shares in zip(totals, sent.shares, strict=True):
-        own = [RowsRead(7, min(rows, read)) for read in range(window, rows + window, window) if rows]
-        reports.append([StreamOpened(7, shares), *own, FilesCounted(7, rows)])
+        own = [RowsRead(FEED, min(rows, read)) for read in range(window, rows + window, window) if rows]
+        reports.append([StreamOpened(FEED, shares), *own, FilesCounted(FEED, rows)])
     while any(reports):
         number = order.choice([number for number, left in enumerate(reports) if left])
         stream.receive(number, reports[number].pop(0))
@@ -82,12 +85,12 @@ def test_a_worker_with_fewer_rows_does_not_hold_up_the_others():
     sent = Sent([0, 1])
     stream = Stream(2, sent)
     for number in (0, 1):
-        stream.receive(number, StreamOpened(7, sent.shares[number]))
-    stream.receive(0, RowsRead(7, 100))
+        stream.receive(number, StreamOpened(FEED, sent.shares[number]))
+    stream.receive(0, RowsRead(FEED, 100))
     assert sent.steps[0] == []
-    stream.receive(1, RowsRead(7, 6))
+    stream.receive(1, RowsRead(FEED, 6))
     assert sent.steps == {0: [4], 1: [4]}
-    stream.receive(1, FilesCounted(7, 6))
+    stream.receive(1, FilesCounted(FEED, 6))
     assert sent.steps[0] == [4] * 25
     assert sent.steps[1] == [4, 2] + [0] * 23
     assert not sent.ended | set(sent.counts)
@@ -98,12 +101,12 @@ def test_a_pass_that_counts_the_rows_ends_no_other():
     sent = Sent([0, 1])
     stream = Stream(2, sent)
     for number in (0, 1):
-        stream.receive(number, StreamOpened(7, sent.shares[number]))
-        stream.receive(number, FilesCounted(7, 8))
+        stream.receive(number, StreamOpened(FEED, sent.shares[number]))
+        stream.receive(number, FilesCounted(FEED, 8))
     assert sent.counts[0] == {0: 8, 1: 8}
     assert not sent.ended
     for number in (0, 1):
-        stream.receive(number, RowsRead(7, 8))
+        stream.receive(number, RowsRead(FEED, 8))
     assert sent.steps == {0: [4, 4], 1: [4, 4]}
     assert sent.ended == {0, 1}
 
@@ -111,11 +114,11 @@ def test_a_pass_that_counts_the_rows_ends_no_other():
 def test_a_worker_that_has_returned_is_not_waited_for():
     sent = Sent([0, 1])
     stream = Stream(2, sent)
-    stream.receive(0, StreamOpened(7, sent.shares[0]))
-    stream.receive(0, RowsRead(7, 10))
+    stream.receive(0, StreamOpened(FEED, sent.shares[0]))
+    stream.receive(0, RowsRead(FEED, 10))
     stream.feeds.lose(stream.nodes[1])
     assert sent.steps[0] == [4, 4]
-    stream.receive(0, FilesCounted(7, 10))
+    stream.receive(0, FilesCounted(FEED, 10))
     assert sent.steps[0] == [4, 4, 2]
     assert sent.ended == {0}
     assert sent.counts == {0: {0: 10, 1: 0}}

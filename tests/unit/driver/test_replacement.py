@@ -18,7 +18,7 @@ from tensorflowonspark.driver.file_feeds import FileFeeds
 from tensorflowonspark.driver.nodes import Node, NodeState
 from tensorflowonspark.driver.rendezvous import Kind, Rendezvous
 from tensorflowonspark.errors import FailureKind
-from tensorflowonspark.feed_messages import FilesRead, PartRef, PartSummary, Split
+from tensorflowonspark.feed_messages import FileFeed, FilesRead, PartId, PartRef, PartSummary, Split
 from tensorflowonspark.messages import (
     Contribution,
     Failed,
@@ -313,20 +313,20 @@ def test_files_that_changed_before_a_restart_are_the_error():
     workers = workers_of(2)
     feeds = FileFeeds(lambda number, message: sent.append(number), Rendezvous(keeps=True), keeps=True)
     for node in workers:
-        feeds.receive(node, FilesRead(0, "read", "files", ()), workers)
+        feeds.receive(node, FilesRead(FileFeed(0), "read", "files", ()), workers)
     assert sent == [0, 1]
     feeds.node_lost(workers[1])
-    assert feeds.receive(workers[1], FilesRead(0, "read", "files", ()), workers) is None
+    assert feeds.receive(workers[1], FilesRead(FileFeed(0), "read", "files", ()), workers) is None
     assert sent == [0, 1, 1]
-    failure = feeds.receive(workers[1], FilesRead(0, "read", "others", ()), workers)
+    failure = feeds.receive(workers[1], FilesRead(FileFeed(0), "read", "others", ()), workers)
     assert "read found other files after the restart of this worker than before" in failure.reason
 
 
 def test_a_worker_that_finds_another_version_of_a_table_is_the_error():
     workers = workers_of(2)
     feeds = FileFeeds(lambda number, message: None, Rendezvous())
-    assert feeds.receive(workers[0], FilesRead(0, "ctx.read_delta('t')", "version 7", ()), workers) is None
-    failure = feeds.receive(workers[1], FilesRead(0, "ctx.read_delta('t')", "version 8", ()), workers)
+    assert feeds.receive(workers[0], FilesRead(FileFeed(0), "ctx.read_delta('t')", "version 7", ()), workers) is None
+    failure = feeds.receive(workers[1], FilesRead(FileFeed(0), "ctx.read_delta('t')", "version 8", ()), workers)
     assert "ctx.read_delta('t') found other files on this worker than on another" in failure.reason
     assert "name the version of a table to which others write" in failure.advice
 
@@ -354,9 +354,10 @@ def test_rows_that_are_not_kept_are_refused(how, words):
     ],
 )
 def test_rows_that_spark_computes_otherwise_for_a_new_process_are_refused(rows, checksum, lost, found):
-    key, ref = (Split.TRAIN, 3), PartRef(Split.TRAIN, 3, 1, 0, checksum)
+    part = PartId(3)
+    key, ref = (Split.TRAIN, part), PartRef(Split.TRAIN, part, 1, 0, checksum)
     node = SimpleNamespace(lost=lost)
-    stored = {ref: PartSummary(Split.TRAIN, 3, 1, 0, rows)}
+    stored = {ref: PartSummary(Split.TRAIN, part, 1, 0, rows)}
     session = SimpleNamespace(
         stored=stored, monitor=SimpleNamespace(roster=SimpleNamespace(nodes=[node])), is_done=lambda _: False
     )

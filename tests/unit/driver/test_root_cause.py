@@ -9,7 +9,7 @@ from tensorflowonspark.driver.failures import explain_network
 from tensorflowonspark.driver.hangs import find_hung
 from tensorflowonspark.driver.nodes import Node, NodeProgram, Roster
 from tensorflowonspark.errors import FailureKind
-from tensorflowonspark.feed_messages import FIRST_FILE_FEED, FeedComplete, SplitManifest
+from tensorflowonspark.feed_messages import FeedComplete, FileFeed, SplitManifest
 from tensorflowonspark.messages import Failed, Idle, Member, NodeStatus, WaitsFor
 from tensorflowonspark.transport import ONLY_SMALL
 
@@ -95,7 +95,7 @@ def test_one_that_waits_for_a_feed(other, wanted, feed, hangs):
 def test_one_that_waits_for_a_feed_after_it_has_read_files():
     roster = Roster(ClusterSpec(num_workers=2))
     roster.nodes = nodes_at([FEED, IN_TENSORFLOW], wanted=0)
-    roster.send(0, FeedComplete(FIRST_FILE_FEED, SplitManifest({})))
+    roster.send(0, FeedComplete(FileFeed(0), SplitManifest({})))
     assert find_hung(roster.nodes, roster.nodes, feed=None) is None
     roster.send(0, FeedComplete(0, SplitManifest({})))
     assert not roster.nodes[0].feed.waits

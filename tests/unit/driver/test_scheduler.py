@@ -15,6 +15,7 @@ from tensorflowonspark.driver.sharing.scheduler import StepScheduler
 from tensorflowonspark.feed_messages import (
     Backpressure,
     CacheConfig,
+    PartId,
     PartsStored,
     PartSummary,
     RowsConsumed,
@@ -25,8 +26,8 @@ from tensorflowonspark.feed_messages import (
 from tests.support.scripted import take_steps
 
 
-def part(partition, number, rows, attempt=1):
-    return PartSummary(Split.TRAIN, partition, attempt, number, rows)
+def part(partition, number, rows, attempt=1, batch=0):
+    return PartSummary(Split.TRAIN, PartId(partition, batch=batch), attempt, number, rows)
 
 
 def store(plan, stored):
@@ -66,23 +67,23 @@ events = st.lists(
 def test_whatever_comes_in_whatever_order(count, batch_size, events):
     plan = StepScheduler(range(count), 0)
     workers = Workers(plan, batch_size, count)
-    counted, base, partition = {}, 0, 0
+    counted, batch, partition = {}, 0, 0
     for drawn, drawn_rows, what in events:
         number, rows = drawn % count, drawn_rows
         if what == "part":
-            assert store(plan, part(base + partition, number, rows))
-            counted[base + partition] = (number, rows)
+            assert store(plan, part(partition, number, rows, batch=batch))
+            counted[PartId(partition, batch=batch)] = (number, rows)
             partition += 1
         elif what in ("again", "elsewhere") and partition:
             # Spark repeats a task: its rows are there already.
-            home, known = counted[base + partition - 1]
+            home, known = counted[PartId(partition - 1, batch=batch)]
             other = home if what == "again" else (home + 1) % count
-            assert not store(plan, part(base + partition - 1, other, known, attempt=2))
+            assert not store(plan, part(partition - 1, other, known, attempt=2, batch=batch))
         elif what == "press":
             plan.receive(number, Backpressure(0))
         elif what == "pause":
-            base, partition = base + 100, 0
-            plan.pause(base)
+            batch, partition = batch + 1, 0
+            plan.pause(batch)
         workers.hear()
     plan.finish()
     workers.hear()
@@ -101,7 +102,7 @@ def test_nothing_is_reported_before_all_programs_read():
     store(plan, part(0, 0, 10))
     assert plan.grants() == {}
     plan.receive(1, StreamOpened(0, Shares(10, 2, 1)))
-    assert plan.grants()[0].parts == ((0, 1),)
+    assert plan.grants()[0].parts == ((PartId(0), 1),)
 
 
 def test_full_steps_are_sent_as_soon_as_all_have_rows():
@@ -154,7 +155,9 @@ def test_workers_that_train_for_themselves_get_parts_and_no_steps():
     plan = StepScheduler([0, 1], 0)
     plan.receive(0, StreamOpened(0, None))
     store(plan, part(0, 0, 20))
-    assert [(number, grant.parts, grant.steps) for number, grant in plan.grants().items()] == [(0, ((0, 1),), None)]
+    assert [(number, grant.parts, grant.steps) for number, grant in plan.grants().items()] == [
+        (0, ((PartId(0), 1),), None)
+    ]
     plan.receive(1, Backpressure(0))
     assert plan.grants()[1].flush
     plan.finish()

@@ -11,6 +11,7 @@ from tensorflowonspark.feed_messages import (
     CacheConfig,
     CacheMode,
     PartHeader,
+    PartId,
     PartsStored,
     RowsReceived,
     Split,
@@ -28,7 +29,7 @@ def batches(ids, size=7):
 
 
 def header(partition=0, attempt=1, feed=0, storage=CacheConfig()):  # noqa: B008
-    return PartHeader(feed, Split.TRAIN, partition, attempt, storage)
+    return PartHeader(feed, Split.TRAIN, PartId(partition), attempt, storage)
 
 
 def ids_of(shard):
@@ -49,15 +50,15 @@ def cache(tmp_path, told):
 def test_parts_come_back_in_the_order_that_is_asked_for(cache, tmp_path, keep):
     for partition, ids in enumerate([range(10), range(10, 12), range(0)]):
         summary = cache.store(header(partition, storage=CacheConfig(keep)), SCHEMA, batches(ids))
-        assert (summary.rows, summary.number, summary.partition) == (len(ids), 3, partition)
-    assert ids_of(cache.shard(0, Split.TRAIN, [(1, 1), (2, 1), (0, 1)])) == [10, 11, *range(10)]
+        assert (summary.rows, summary.number, summary.part) == (len(ids), 3, PartId(partition))
+    assert ids_of(cache.shard(0, Split.TRAIN, [(PartId(1), 1), (PartId(2), 1), (PartId(0), 1)])) == [10, 11, *range(10)]
     assert list(tmp_path.iterdir()) == []
 
 
 def test_attempts_that_do_not_count_are_dropped(cache):
     cache.store(header(attempt=2), SCHEMA, batches([1, 2]))
     cache.store(header(attempt=1), SCHEMA, batches([1]))
-    assert ids_of(cache.shard(0, Split.TRAIN, [(0, 2)])) == [1, 2]
+    assert ids_of(cache.shard(0, Split.TRAIN, [(PartId(0), 2)])) == [1, 2]
     assert len(cache._parts) == 1
 
 
@@ -97,7 +98,7 @@ def test_a_partition_of_a_stream_that_is_larger_than_the_bound_goes_to_disk(cach
     usage = cache._usage[0]
     assert usage._bytes[False] == 0
     assert usage._bytes[True] >= 4000
-    shard, (summary,), release = cache.take_part(0, (0, 1))
+    shard, (summary,), release = cache.take_part(0, (PartId(0), 1))
     assert ids_of(shard) == list(range(500))
     assert summary.rows == 500
     assert [type(message) for message in told if not isinstance(message, RowsReceived)] == [PartsStored]
@@ -112,7 +113,7 @@ def test_a_sender_waits_until_the_program_has_taken_what_is_there(cache, told):
     sender.start()
     sender.join(0.3)
     assert sender.is_alive()
-    _, _, release = cache.take_part(0, (0, 1))
+    _, _, release = cache.take_part(0, (PartId(0), 1))
     release()
     sender.join(5)
     assert not sender.is_alive()
@@ -139,7 +140,8 @@ def test_rows_of_a_feed_that_is_over_are_let_go(cache, told):
     assert summary.rows == 2  # the sender is to go on with those of other nodes
     assert cache._parts == {}
     reported = [part for message in told if isinstance(message, PartsStored) for part in message.parts]
-    assert [part.partition for part in reported] == [0, 1]  # the driver waits for a report of every part that counts
+    # The driver waits for a report of every part that counts.
+    assert [each.part for each in reported] == [PartId(0), PartId(1)]
 
 
 def test_rows_of_a_stream_that_is_over_are_not_reported(cache, told):

@@ -10,7 +10,7 @@ from tensorflowonspark.driver.nodes import Roster
 from tensorflowonspark.driver.reception import Reception
 from tensorflowonspark.driver.recovery import Recovery
 from tensorflowonspark.errors import FailureKind
-from tensorflowonspark.feed_messages import FilesRead
+from tensorflowonspark.feed_messages import FileFeed, FilesRead
 from tensorflowonspark.messages import Contribution, Failed, FeedWanted, Returned
 from tensorflowonspark.node import collectives
 from tests.support.inprocess import cluster_in_process
@@ -64,7 +64,9 @@ def test_the_driver_knows_who_keeps_whom_waiting():
     assert "worker:1 asked for the next feed without A.adapt, for which worker:0 waits" in ahead.reason
 
 
-@pytest.mark.parametrize("pending", [FilesRead(0, "ctx.read_tfrecord('x')", 1, ()), Contribution(0, "A.adapt")])
+@pytest.mark.parametrize(
+    "pending", [FilesRead(FileFeed(0), "ctx.read_tfrecord('x')", 1, ()), Contribution(0, "A.adapt")]
+)
 @pytest.mark.parametrize("leaving", [FeedWanted(1), Returned(b"")])
 def test_a_worker_that_goes_on_while_others_wait_for_it_is_the_cause(pending, leaving):
     monitor = Monitor(ClusterSpec(num_workers=2), "id", ConsoleReporter(), 30.0)

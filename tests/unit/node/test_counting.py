@@ -18,7 +18,7 @@ from tensorflowonspark.driver.file_feeds import FileFeeds
 from tensorflowonspark.driver.nodes import Node
 from tensorflowonspark.driver.rendezvous import Rendezvous
 from tensorflowonspark.errors import FeedError, TFRecordError
-from tensorflowonspark.feed_messages import FilesRead, RowsCounted, SplitManifest, StepGrant
+from tensorflowonspark.feed_messages import FileFeed, FilesRead, RowsCounted, SplitManifest, StepGrant
 from tensorflowonspark.node.feed.feed import Feed
 from tensorflowonspark.node.feed.file_rows import FileRows
 from tensorflowonspark.node.feed.selection import FeatureOptions, Selection
@@ -38,7 +38,7 @@ IDS = manifest_of(pa.record_batch({"id": pa.array([1], pa.int64())}))
 
 
 def feed_of(splits, manifest=IDS, row_bytes=8.0, limit=1 << 20):
-    rows = UncountedRows(splits, manifest, row_bytes, limit).alone(0)
+    rows = UncountedRows(splits, manifest, row_bytes, limit).alone(FileFeed(0), 0)
     return Feed(Share(manifest, rows, [0], 0, lambda progress: None))
 
 
@@ -82,7 +82,7 @@ class Workers:
         self._nodes = [Node(number, role) for number, role in enumerate(spec.roles)]
         self._driver = FileFeeds(lambda number, grant: self._grants[number].put(grant), Rendezvous())
         for node in self._nodes:
-            self._driver.receive(node, FilesRead(7, "read", "files", (), streams=True), self._nodes)
+            self._driver.receive(node, FilesRead(FileFeed(7), "read", "files", (), streams=True), self._nodes)
         self._lock = Lock()
 
     def steps(self, batch_size, first_step=0):
@@ -91,7 +91,7 @@ class Workers:
             return list(threads.map(lambda number: self._run(number, batch_size, first_step), range(len(self._splits))))
 
     def _run(self, number, batch_size, first_step):
-        rows = UncountedRows(self._splits[number], IDS, 8.0, 2000).together(7, self._link(number))
+        rows = UncountedRows(self._splits[number], IDS, 8.0, 2000).together(FileFeed(7), self._link(number))
         feed = Feed(Share(IDS, rows, list(range(len(self._splits))), number, lambda _: None))
         return ids_of(feed.batches(batch_size, features=["id"], seed=5, first_step=first_step))
 

@@ -4,7 +4,7 @@ from multiprocessing import Pipe
 
 import pytest
 
-from tensorflowonspark.feed_messages import FeedBegins, FeedComplete, RowsCounted, SplitManifest, StepGrant
+from tensorflowonspark.feed_messages import FeedBegins, FeedComplete, FileFeed, RowsCounted, SplitManifest, StepGrant
 from tensorflowonspark.node.driver_link import Link
 
 begins = FeedBegins(0, SplitManifest({0: 0}), kept=True)
@@ -50,8 +50,10 @@ def test_a_feed_with_the_number_of_one_that_failed_has_grants_of_its_own(link):
 
 
 def test_counts_of_files_come_apart_from_their_completion(link):
-    link._on_message(complete)
-    assert link.counts(0) is None
-    link._on_message(RowsCounted(0, {1: 5}))
-    assert link.wait_for_counts(0) == link.counts(0) == {1: 5}
-    assert link.wait_for_rows(0) is complete
+    feed = FileFeed(0)
+    listed = FeedComplete(feed, SplitManifest({0: 7}))
+    link._on_message(listed)
+    assert link.counts(feed) is None
+    link._on_message(RowsCounted(feed, {1: 5}))
+    assert link.wait_for_counts(feed) == link.counts(feed) == {1: 5}
+    assert link.wait_for_rows(feed) is listed

@@ -6,7 +6,7 @@ import pytest
 
 from tensorflowonspark.driver.sharing.manifest import build_manifests
 from tensorflowonspark.errors import FeedError, SpecError
-from tensorflowonspark.feed_messages import PartHeader, Split
+from tensorflowonspark.feed_messages import PartHeader, PartId, Split
 from tensorflowonspark.messages import NodeEndpoint, NodeReady
 from tensorflowonspark.node.feed import one_pass
 from tensorflowonspark.node.feed.cache import Cache
@@ -21,7 +21,7 @@ def feed_of(directory, *batches, report=lambda progress: None):
     """Return a feed of one worker, with a partition for each batch."""
     cache = Cache(str(directory), 0, lambda message: None)
     parts = [
-        cache.store(PartHeader(0, Split.TRAIN, number, 1), batch.schema, iter([batch]))
+        cache.store(PartHeader(0, Split.TRAIN, PartId(number), 1), batch.schema, iter([batch]))
         for number, batch in enumerate(batches)
     ]
     described = build_manifests(parts, [TARGET])[0]
@@ -113,7 +113,7 @@ def test_elements_have_the_structure_that_was_asked_for(tmp_path):
 def test_rows_that_fill_up_weigh_minus_zero(tmp_path):
     cache = Cache(str(tmp_path), 0, lambda message: None)
     batch = numbered(5)
-    part = cache.store(PartHeader(0, Split.TRAIN, 0, 1), batch.schema, iter([batch]))
+    part = cache.store(PartHeader(0, Split.TRAIN, PartId(0), 1), batch.schema, iter([batch]))
     described = build_manifests(
         [part], [TARGET, NodeEndpoint(1, "worker:1", "here", NodeReady("socket", 1))], rebalance=False
     )

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tensorflowonspark.errors import SpecError
-from tensorflowonspark.feed_messages import CacheConfig, CacheMode, PartHeader, Split
+from tensorflowonspark.feed_messages import CacheConfig, CacheMode, PartHeader, PartId, Split
 from tensorflowonspark.node.feed.cache import Cache
 from tensorflowonspark.transport.shared_file import SharedFileWriter, open_shared
 from tests.support.tables import listed, make_iceberg
@@ -110,6 +110,6 @@ def test_rows_that_are_fed_unpickle_nothing(tmp_path, schema, mode):
         messages.write_batch(batches[0])
     batches += pa.ipc.open_stream(stream.getvalue())
     cache = Cache(str(tmp_path), 0, lambda _: None)
-    cache.store(PartHeader(0, Split.TRAIN, 0, 1, CacheConfig(mode)), schema, iter(batches))
-    shard = cache.shard(0, Split.TRAIN, [(0, 1)])
+    cache.store(PartHeader(0, Split.TRAIN, PartId(0), 1, CacheConfig(mode)), schema, iter(batches))
+    shard = cache.shard(0, Split.TRAIN, [(PartId(0), 1)])
     assert [value for batch in shard.slices(0, shard.rows) for value in batch["id"].to_pylist()] == [1, 2, 1, 2]

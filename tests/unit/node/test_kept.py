@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tensorflowonspark.errors import FeedError, SpecError
+from tensorflowonspark.feed_messages import FileFeed
 from tensorflowonspark.node.feed import footers as module
 from tensorflowonspark.node.feed import kept
 from tensorflowonspark.node.feed.file_columns import parquet_files
@@ -189,7 +190,7 @@ def records(directory, counts):
 
 
 def counted(splits):
-    return UncountedRows(splits, IDS, 8.0, 1 << 20).alone(0).wait()[1].counts
+    return UncountedRows(splits, IDS, 8.0, 1 << 20).alone(FileFeed(0), 0).wait()[1].counts
 
 
 def test_records_are_counted_once_while_their_files_do_not_change(tmp_path, monkeypatch):

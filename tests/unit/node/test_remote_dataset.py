@@ -8,6 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import tensorflowonspark as tfos
+from tensorflowonspark.feed_messages import FileFeed
 from tensorflowonspark.node.feed.files import FileReader
 from tensorflowonspark.node.feed.parquet_source import ParquetSource
 
@@ -27,10 +28,10 @@ def test_a_worker_finds_its_share_of_files_whose_rows_the_chief_has_not_counted(
     pq.write_table(pa.table({"id": range(100)}), tmp_path / "ids.parquet", row_group_size=20)
     found = []
     for number in range(2):
-        feeds = SimpleNamespace(numbers=range(2), open_files=lambda manifest, files, _number: (manifest, files))
+        feeds = SimpleNamespace(numbers=range(2), open_files=lambda manifest, files, measured: (manifest, files))
         reader = FileReader(SimpleNamespace(number=number), None, None, feeds)
         request = ParquetSource([str(tmp_path)], filter=rows)
-        manifest, files = reader.read_for_chief(request)
+        manifest, files = reader.read_for_chief(FileFeed(0), request)
         found += [row for split in files.splits for batch in split.batches() for row in batch["id"].to_pylist()]
         assert sum(each.rows for each in manifest.layout.slices[0]) == files.rows
     assert sorted(found) == list(range(0 if rows is None else 35, 100))

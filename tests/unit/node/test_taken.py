@@ -13,7 +13,15 @@ from hypothesis import strategies as st
 
 from tensorflowonspark.columns import PLACE_BITS, mixed_order, summarize
 from tensorflowonspark.driver.sharing.manifest import build_manifests
-from tensorflowonspark.feed_messages import CacheConfig, Layout, PartitionShare, PartitionSlice, PartSummary, Split
+from tensorflowonspark.feed_messages import (
+    CacheConfig,
+    Layout,
+    PartId,
+    PartitionShare,
+    PartitionSlice,
+    PartSummary,
+    Split,
+)
 from tensorflowonspark.messages import NodeEndpoint
 from tensorflowonspark.node.feed.files import FileReader
 from tensorflowonspark.node.feed.selection import FeatureOptions, Selection
@@ -56,7 +64,7 @@ class Sizes(NamedTuple):
 
 
 def summary(number, partition, rows, dealt=()):
-    return PartSummary(Split.TRAIN, partition, 0, number, rows, summarize(EXAMPLE, 0, 0), SCHEMA, 0, dealt)
+    return PartSummary(Split.TRAIN, PartId(partition), 0, number, rows, summarize(EXAMPLE, 0, 0), SCHEMA, 0, dealt)
 
 
 def shares_of_parts(parts, rebalance):
@@ -126,11 +134,11 @@ def from_files(sizes, workers, rebalance):
     """Return shares of files without a cache, in windows of few rows or of many."""
     shares = []
     for number in range(workers):
-        feeds = SimpleNamespace(numbers=range(workers), open_files=lambda *opened: opened)
+        feeds = SimpleNamespace(numbers=range(workers), open_files=lambda *opened, measured: opened)
         reader = FileReader(SimpleNamespace(number=number), None, None, feeds)
         groups = [Group(sizes, each) for each in range(len(sizes.rows))]
         limit = CacheConfig.parse(None, 1000 if rebalance else 10_000)
-        manifest, rows, _ = reader._open(0, "", groups, reader._divided(groups), limit)
+        manifest, rows = reader._open("", groups, reader._divided(groups), limit)
         shares.append(Share(manifest, rows, range(workers), number, lambda progress: None))
     return shares
 

@@ -3,8 +3,10 @@
 import pyarrow as pa
 import pytest
 
-from tensorflowonspark.feed_messages import PartRef, Split
-from tensorflowonspark.task.feeder import FeedSpec, _SplitSender
+from tensorflowonspark.feed_messages import PartId, PartRef, Split
+from tensorflowonspark.messages import NodeEndpoint, NodeReady
+from tensorflowonspark.task import feeder
+from tensorflowonspark.task.feeder import FeedSpec, PartitionFeeder, _SplitSender
 
 BATCH = pa.record_batch({"x": pa.array(range(100_000), pa.int64())})  # 0.8 MB
 
@@ -16,7 +18,7 @@ class Connection:
         self.parts = {}
 
     def put(self, header, _schema):
-        self.parts[header.partition] = rows = []
+        self.parts[header.part] = rows = []
         return Stream(rows)
 
 
@@ -31,19 +33,31 @@ class Stream:
         return len(self._batches) * BATCH.num_rows
 
 
-@pytest.mark.parametrize("stride", [0, 3])
-def test_parts_that_count_as_they_arrive_are_of_whole_batches_and_double(stride):
+@pytest.mark.parametrize("in_parts", [False, True])
+def test_parts_that_count_as_they_arrive_are_of_whole_batches_and_double(in_parts):
     node = Connection()
-    sender = _SplitSender(node, FeedSpec(0, part_stride=stride), PartRef(Split.TRAIN, 1, 1, 1), near=False)
+    sender = _SplitSender(node, FeedSpec(0, in_parts=in_parts), PartRef(Split.TRAIN, PartId(1), 1, 1), near=False)
     for _ in range(200):
         sender.write(BATCH)
     sender.finish_part()
     sizes = [sum(part) for part in node.parts.values()]
     assert sum(sizes) == 200 * BATCH.nbytes
-    assert [ref.partition for ref in sender.stored] == list(node.parts)
-    if not stride:
-        assert list(node.parts) == [1]
+    assert [ref.part for ref in sender.stored] == list(node.parts)
+    if not in_parts:
+        assert list(node.parts) == [PartId(1)]
         return
-    assert list(node.parts) == [1 + stride * number for number in range(len(sizes))]
+    rows = [len(batches) * BATCH.num_rows for batches in node.parts.values()]
+    assert list(node.parts) == [PartId(1, sum(rows[:number])) for number in range(len(rows))]
     for size, least in zip(sizes[:-1], [1, 2, 4, 8, 16, 32, 32, 32], strict=False):
         assert least << 20 <= size < (least << 20) + BATCH.nbytes
+
+
+def test_a_stream_may_have_any_number_of_dataframes(monkeypatch):
+    """The result of a job has the numbers of Spark's partitions, which begin at 0 in each."""
+
+    def feed(endpoint, _credentials, spec, partition, attempt, _batches):
+        return (PartRef(Split.TRAIN, PartId(partition, batch=spec.batch), attempt, endpoint.number),)
+
+    monkeypatch.setattr(feeder, "feed_partition", feed)
+    fed = PartitionFeeder((NodeEndpoint(0, "worker:0", "here", NodeReady()),), None, FeedSpec(0, batch=1 << 31))
+    assert [row["partition"] for batch in fed(7, 1, iter(())) for row in batch.to_pylist()] == [7]

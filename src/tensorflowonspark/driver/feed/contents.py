@@ -1,7 +1,7 @@
 """The rows of a feed, compared with those that were fed before a restart: Spark may compute others."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import google_crc32c
 
@@ -13,12 +13,11 @@ _log = logging.getLogger(__name__)
 
 
 class ContentCheck:
-    """Warns if the rows of a feed are others than before; `partition_of` returns Spark's partition of a part."""
+    """Warns if the rows of a feed are others than before."""
 
-    def __init__(self, feed: int, request: FeedRequest, partition_of: Callable[[int], int]) -> None:
+    def __init__(self, feed: int, request: FeedRequest) -> None:
         self._feed = feed
         self._request = request
-        self._partition_of = partition_of
         self._compared: set[Split] = set()  # parts that are fed again in this attempt the source has compared
 
     def take(self, split: Split, parts: Sequence[PartSummary], *, lost: bool) -> int:
@@ -46,8 +45,7 @@ class ContentCheck:
                     "has %s): programs that resume within an epoch begin it again. cache() the DataFrame, or write it "
                     "to files and feed these"
                 )
-                number = partition if round_robin else self._partition_of(partition)
-                shown = number, f"{had[0]:,}", describe_others(had, has)
+                shown = partition, f"{had[0]:,}", describe_others(had, has)
                 CONSOLE.log(_log, logging.WARNING, text, self._feed, *shown)
                 return
 

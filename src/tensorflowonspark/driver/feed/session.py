@@ -24,6 +24,7 @@ from tensorflowonspark.feed_messages import (
     FeedBegins,
     FeedComplete,
     FeedReport,
+    PartId,
     PartRef,
     PartsStored,
     PartSummary,
@@ -41,8 +42,6 @@ if TYPE_CHECKING:
     from tensorflowonspark.driver.spark.batch_rdd import BatchRDD
 
 _log = logging.getLogger(__name__)
-# The DataFrames of a stream share one sequence of partition numbers; each has room for more than Spark can run.
-PARTITIONS_PER_BATCH = 1 << 20
 _CHECK_SECONDS = 1.0  # between two checks for progress
 
 
@@ -62,11 +61,9 @@ class FeedSession:
         self._attempt = attempt
         self._held = held
         self._source: Source = HeldTasks(self) if held else SparkJobs(self, attempt)
-        # A part has the number of its partition, plus a multiple of this if the partition has several parts.
-        self._partition_numbers = len(self._roster.nodes) if held and request.starts_early else PARTITIONS_PER_BATCH
         self._scheduler = StepScheduler([node.number for node in self.fed], number)  # if the feed starts early
         self._validation: dict[int, SplitManifest] = {}  # by node; empty if there are no rows to validate on
-        self._contents = ContentCheck(number, request, self.partition_of)
+        self._contents = ContentCheck(number, request)
         self._reported = FeedProgress(request, self._roster, self._scheduler)
         self._all_up = False
         self._announced = False  # the programs know that rows arrive
@@ -93,19 +90,19 @@ class FeedSession:
         finally:
             self.close()
 
-    def spec(self, first_partition: int = 0) -> FeedSpec:
+    def spec(self, batch: int = 0) -> FeedSpec:
         """Return how the rows to train on are fed, or those of one DataFrame of several."""
         request = self.request
-        stride = self._partition_numbers if self._held and request.starts_early else 0
+        in_parts = self._held and request.starts_early
         column = request.validation_column
         round_robin = request.round_robin and len(self.fed) > 1
-        return FeedSpec(self.number, Split.TRAIN, request.cache, column, first_partition, stride, round_robin)
+        return FeedSpec(self.number, Split.TRAIN, request.cache, column, batch, in_parts, round_robin)
 
-    def feed_batch(self, data: "DataFrame", first_partition: int) -> None:
-        """Feed one DataFrame of several; return when the programs have taken all its rows."""
-        self._bring(data, self.spec(first_partition))
+    def feed_batch(self, data: "DataFrame", batch: int) -> None:
+        """Feed one DataFrame of several, by its number; return when the programs have taken all its rows."""
+        self._bring(data, self.spec(batch))
         with self.monitor.lock:
-            self._scheduler.pause(first_partition + PARTITIONS_PER_BATCH)
+            self._scheduler.pause(batch + 1)
             self._grant()
         self.wait(lambda: self.is_over or self._scheduler.all_taken)
 
@@ -136,8 +133,8 @@ class FeedSession:
                 self._scheduler.finish()
                 self._grant()
                 # The attempt that was first to arrive counts, which may be another one than Spark's.
-                sent = {part.partition: part for part in parts if part.split is Split.TRAIN}
-                counted = [part.sent_as(sent.get(part.partition, part)) for part in self._scheduler.counted]
+                sent = {each.part: each for each in parts if each.split is Split.TRAIN}
+                counted = [each.sent_as(sent.get(each.part, each)) for each in self._scheduler.counted]
                 parts = counted + [part for part in parts if part.split is Split.VALIDATION]
         if not request.keeps_rows:
             self.wait(lambda: self.is_over or self._scheduler.all_taken)
@@ -168,7 +165,7 @@ class FeedSession:
                 if self._informed.get(number) != node.restarts:
                     self._informed[number] = node.restarts
                     train = manifests[number]
-                    self._note_held(number, [partition for partition, _ in train.parts], train.rows.get(number, 0))
+                    self._note_held(number, [part for part, _ in train.parts], train.rows.get(number, 0))
                     self._roster.send(number, FeedComplete(self.number, train, self._validation.get(number)))
             self._outdated = False
 
@@ -252,10 +249,10 @@ class FeedSession:
             return True
         return False
 
-    def _note_held(self, number: int, partitions: Sequence[int], rows: int) -> None:
+    def _note_held(self, number: int, parts: Sequence[PartId], rows: int) -> None:
         """Note which rows a node holds: they are named if it is lost."""
-        numbers = list(dict.fromkeys(map(self.partition_of, partitions)))
-        self._roster.nodes[number].feed.holds = describe_rows(numbers, self.number, rows)
+        partitions = list(dict.fromkeys(part.partition for part in parts))
+        self._roster.nodes[number].feed.holds = describe_rows(partitions, self.number, rows)
 
     def _grant(self) -> None:
         """Send each node its next steps; before the first, the feed's columns, as its first rows have them."""
@@ -287,13 +284,9 @@ class FeedSession:
                 look()
 
     @property
-    def counted_partitions(self) -> Set[int]:
-        """The partitions of which an attempt counts, if the programs take the rows as they arrive."""
-        return self._scheduler.partitions
-
-    def partition_of(self, part: int) -> int:
-        """Return the number of Spark's partition to which a part belongs, for errors."""
-        return part % self._partition_numbers
+    def counted_parts(self) -> Set[PartId]:
+        """The parts of which an attempt counts, if the programs take the rows as they arrive."""
+        return self._scheduler.parts
 
     def raise_root_cause(self) -> None:
         """Raise the failure of a node, if there is one: tasks fail with the node that they feed, and know less."""

@@ -20,7 +20,7 @@ from tensorflowonspark.driver.nodes import Node, NodeState
 from tensorflowonspark.driver.sharing.manifest import node_endpoints
 from tensorflowonspark.driver.spark.jobs import first_cause, not_computed
 from tensorflowonspark.errors import FeedError
-from tensorflowonspark.feed_messages import CacheMode, PartRef, PartSummary, Split
+from tensorflowonspark.feed_messages import CacheMode, PartId, PartRef, PartSummary, Split
 from tensorflowonspark.task.feeder import FeedSpec, PartitionFeeder
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from tensorflowonspark.driver.spark.batch_rdd import BatchRDD
     from tensorflowonspark.driver.spark.jobs import SparkJob
 
-SplitPartition = tuple[Split, int]  # and the partition
+SplitPart = tuple[Split, PartId]
 # For a node that still sends messages to report a part whose task has ended; it should have before the task ended.
 _REPORT_SECONDS = 10.0
 
@@ -56,11 +56,8 @@ class RunningFeed(Protocol):
         """Whether the program of a node is done with the feed."""
 
     @property
-    def counted_partitions(self) -> Set[int]:
-        """The partitions of which an attempt counts, if the programs take the rows as they arrive."""
-
-    def partition_of(self, part: int) -> int:
-        """Return the number of Spark's partition to which a part belongs, for errors."""
+    def counted_parts(self) -> Set[PartId]:
+        """The parts of which an attempt counts, if the programs take the rows as they arrive."""
 
     def wait(self, until: Callable[[], bool], look: Callable[[], object] = ...) -> None:
         """Wait for a condition; raise if nothing progresses, if a node fails, or what `look` raises meanwhile."""
@@ -91,8 +88,8 @@ class _Load:
 
     data: "DataFrame | BatchRDD"
     spec: FeedSpec
-    refs: dict[SplitPartition, PartRef] = field(default_factory=dict)  # the parts that count
-    contents: dict[SplitPartition, tuple[int, int]] = field(default_factory=dict)  # their rows and checksums, at first
+    refs: dict[SplitPart, PartRef] = field(default_factory=dict)  # the parts that count
+    contents: dict[SplitPart, tuple[int, int]] = field(default_factory=dict)  # their rows and checksums, at first
     processes: dict[int, int] = field(default_factory=dict)  # how often each node had been restarted when it was fed
 
 
@@ -121,11 +118,11 @@ class SparkJobs:
         self._fill(load)
         return self.restore()
 
-    def _fill(self, load: _Load, node: Node | None = None, partitions: Collection[int] | None = None) -> None:
+    def _fill(self, load: _Load, node: Node | None = None, parts: Collection[PartId] | None = None) -> None:
         """Send some partitions to a node, or all to all; if one is lost meanwhile, again what no node has stored."""
         session, spec = self._session, load.spec
         nodes: list[Node] = []
-        kept: dict[SplitPartition, PartRef] = {}
+        kept: dict[SplitPart, PartRef] = {}
 
         def begin() -> bool:
             """Return whether the nodes are up: then what they have is kept, and what is lost from now on counts."""
@@ -140,20 +137,20 @@ class SparkJobs:
 
         while True:
             self._monitor.wait(lambda: session.is_over or begin())
-            if session.is_over or not nodes or (partitions is not None and not partitions):
+            if session.is_over or not nodes or (parts is not None and not parts):
                 return  # the others go on without a lost node
-            had = {partition for _, partition in kept} | session.counted_partitions
+            had = {part for _, part in kept} | session.counted_parts
 
-            def chosen(partition: int, had: Collection[int] = had) -> bool:
-                number = spec.first_partition + partition
-                return number not in had and (partitions is None or number in partitions)
+            def chosen(partition: int, had: Collection[PartId] = had) -> bool:
+                part = PartId(partition, batch=spec.batch)
+                return part not in had and (parts is None or part in parts)
 
             session.timeout.restart()
-            job = self._submit(load, nodes, chosen if had or partitions else None)
+            job = self._submit(load, nodes, chosen if had or parts else None)
             session.wait(lambda job=job: job.ended or session.is_over or self._has_lost(load, nodes))  # type: ignore[misc]
             refs = self._result(job, load, nodes)
             if refs is not None:
-                load.refs |= kept | {(ref.split, ref.partition): ref for ref in refs}
+                load.refs |= kept | {(ref.split, ref.part): ref for ref in refs}
                 return
             job.cancel()  # its tasks may wait for a host that is gone
 
@@ -161,10 +158,10 @@ class SparkJobs:
         """Return the nodes that take rows: independent workers may return while others still read."""
         return [node for node in self._session.fed if not node.program.returned] or self._session.fed
 
-    def _stored(self, split: Split, nodes: Sequence[Node]) -> dict[SplitPartition, PartRef]:
+    def _stored(self, split: Split, nodes: Sequence[Node]) -> dict[SplitPart, PartRef]:
         numbers = {node.number for node in nodes}
         refs = [ref for ref in self._session.stored if ref.number in numbers and ref.split is split]
-        return {(ref.split, ref.partition): ref for ref in refs}
+        return {(ref.split, ref.part): ref for ref in refs}
 
     def _submit(self, load: _Load, nodes: Sequence[Node], chosen: Callable[[int], bool] | None) -> "SparkJob":
         attempt, spec = self._attempt, load.spec
@@ -187,7 +184,11 @@ class SparkJobs:
             if self._has_lost(load, nodes):
                 return None
             raise not_computed(first_cause(job.error)) from job.error
-        return [PartRef(Split(row.split), row.partition, row.attempt, row.node, row.checksum) for row in job.result]
+        batch = load.spec.batch
+        return [
+            PartRef(Split(row.split), PartId(row.partition, batch=batch), row.attempt, row.node, row.checksum)
+            for row in job.result
+        ]
 
     def _has_lost(self, load: _Load, nodes: Sequence[Node]) -> bool:
         """Whether the process of one of these nodes is lost since they were fed."""
@@ -226,7 +227,7 @@ class SparkJobs:
                 keys = [key for key, ref in load.refs.items() if ref.number == node.number]
                 for key in keys:
                     del load.refs[key]
-            self._fill(load, node, {partition for _, partition in keys})
+            self._fill(load, node, {part for _, part in keys})
 
     def _check_rows(self) -> None:
         """Raise if Spark has computed other rows for a partition than before."""
@@ -234,18 +235,18 @@ class SparkJobs:
         for load in self._loads:
             counted = {key: (stored[ref].rows, ref.checksum) for key, ref in load.refs.items() if ref in stored}
             load.contents = counted | load.contents
-            for (split, partition), had in load.contents.items():
-                ref = load.refs.get((split, partition))
+            for (split, part), had in load.contents.items():
+                ref = load.refs.get((split, part))
                 node = None if ref is None else self._monitor.roster.nodes[ref.number]
                 if node is not None and (node.lost or self._session.is_done(node)):
                     continue
-                now = counted.get((split, partition), (0, 0))
+                now = counted.get((split, part), (0, 0))
                 if now != had:
                     others = describe_others(had, now)
                     raise FeedError(
-                        f"partition {partition} had {had[0]:,} rows when it was fed first, and {others} when Spark "
-                        "computed it again for a node that was started again: cache() the DataFrame, or write it to "
-                        "files and feed these"
+                        f"partition {part.partition} had {had[0]:,} rows when it was fed first, and {others} when "
+                        "Spark computed it again for a node that was started again: cache() the DataFrame, or write it "
+                        "to files and feed these"
                     )
 
 
@@ -308,7 +309,7 @@ def _wait_for_reports(session: RunningFeed, refs: Sequence[PartRef], until: Call
         if nodes[ref.number].lost or (early and session.is_done(nodes[ref.number])):
             return False
         if early and ref.split is Split.TRAIN:
-            return ref.partition not in session.counted_partitions
+            return ref.part not in session.counted_parts
         return ref not in session.stored
 
     def find_astray() -> None:
@@ -330,7 +331,7 @@ def _astray(session: RunningFeed, ref: PartRef, parts: int) -> str:
     has = next((nodes[each.number] for each in session.stored if replace(each, number=ref.number) == ref), None)
     found = f"{has.role} on {has.host} reports them" if has else "no other node reports them"
     return (
-        f"partition {session.partition_of(ref.partition)}: its task has sent the rows to {node.role} on {node.host}, "
+        f"partition {ref.part.partition}: its task has sent the rows to {node.role} on {node.host}, "
         f"which does not report them, and {found} (missing parts: {parts}). See whether what is between the executors "
         "(a proxy, NAT) exchanges their addresses, and feed the rows again"
     )

@@ -10,7 +10,7 @@ from contextlib import suppress
 from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any
 
-from tensorflowonspark.driver.feed.session import PARTITIONS_PER_BATCH, FeedSession
+from tensorflowonspark.driver.feed.session import FeedSession
 from tensorflowonspark.errors import ClusterError, FeedError
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class StreamingFeed:
             if self._stopping or self._session.is_over:
                 raise FeedError("the feed has been stopped")
             try:
-                self._session.feed_batch(frame, self._batches * PARTITIONS_PER_BATCH)
+                self._session.feed_batch(frame, self._batches)
             except BaseException as error:
                 self._error = error
                 raise

@@ -26,10 +26,10 @@ def build_manifests(
 ) -> dict[int, SplitManifest]:
     """Return the manifest of one split for each node, by its number: the totals, and the parts and moves of that node.
 
-    Of the parts that count there is one for each partition with rows. The cache is where the takers keep rows that
-    move; `readers` are not fed, but need the totals.
+    Of the parts that count there is one for each partition with rows, or several that follow each other. The cache is
+    where the takers keep rows that move; `readers` are not fed, but need the totals.
     """
-    ordered = sorted(parts, key=lambda part: part.partition)
+    ordered = sorted(parts, key=lambda each: each.part)
     rows = {each.number: sum(part.rows for part in parts if part.number == each.number) for each in endpoints}
     columns = merge(part.columns for part in ordered)
     schema = next((part.schema for part in ordered if part.schema), b"")
@@ -41,7 +41,7 @@ def build_manifests(
     return {
         number: SplitManifest(
             rows,
-            tuple((part.partition, part.attempt) for part in ordered if part.number == number),
+            tuple((each.part, each.attempt) for each in ordered if each.number == number),
             columns,
             schema,
             tuple(move for move in moves if number in (move.giver, move.taker)),

@@ -12,8 +12,10 @@ from dataclasses import dataclass, field
 
 from tensorflowonspark.feed_messages import (
     Backpressure,
+    FeedId,
     FilesCounted,
     InputStarved,
+    PartId,
     PartsStored,
     PartSummary,
     RowsConsumed,
@@ -21,6 +23,7 @@ from tensorflowonspark.feed_messages import (
     Shares,
     Split,
     StepGrant,
+    StoredPart,
     StreamOpened,
 )
 
@@ -36,9 +39,9 @@ class _Worker:
     taken: int = 0  # by its program
     pressed: bool = False
     starved: bool = False
-    parts: list[tuple[int, int]] = field(default_factory=list)  # that count and are not sent yet
-    dropped: list[tuple[int, int]] = field(default_factory=list)
-    held: deque[tuple[int, int]] = field(default_factory=deque)  # (partition, rows), in the order of consumption
+    parts: list[StoredPart] = field(default_factory=list)  # that count and are not sent yet
+    dropped: list[StoredPart] = field(default_factory=list)
+    held: deque[tuple[PartId, int]] = field(default_factory=deque)  # and their rows, in the order of consumption
 
     @property
     def left(self) -> int:
@@ -68,7 +71,7 @@ class StepScheduler:
     --------
     >>> scheduler = StepScheduler([0, 1], 0)
     >>> for number in (0, 1):
-    ...     part = PartSummary(Split.TRAIN, number, 1, number, rows=4 + 4 * number)
+    ...     part = PartSummary(Split.TRAIN, PartId(number), 1, number, rows=4 + 4 * number)
     ...     for report in (StreamOpened(0, Shares(8, 2, number)), PartsStored(0, (part,))):
     ...         _ = scheduler.receive(number, report)
     >>> scheduler.grants()[1].steps
@@ -78,16 +81,16 @@ class StepScheduler:
     ((1, 0),)
     """
 
-    def __init__(self, numbers: Sequence[int], feed: int) -> None:
+    def __init__(self, numbers: Sequence[int], feed: FeedId) -> None:
         self._workers = {number: _Worker() for number in numbers}
         self._feed = feed
         self.shared = len(numbers) > 1  # all workers take equally many steps; else each trains independently
         self.first: PartSummary | None = None  # the first part with rows that counts
         self.finished = False  # no more rows will arrive
         self.totals = dict.fromkeys(numbers, 0)  # how many rows each worker will have, as far as that is known
-        self._counted: dict[int, PartSummary] = {}  # by partition, since the last pause
+        self._counted: dict[PartId, PartSummary] = {}  # since the last pause
         self._steps = 0  # granted, if all take equally many
-        self._first_partition = 0  # those with lower numbers are from before the last pause
+        self._batch = 0  # of the DataFrames; parts of those before are late
         self._flush = False
 
     # ---- events
@@ -120,24 +123,24 @@ class StepScheduler:
 
     def _store(self, worker: _Worker, parts: Sequence[PartSummary]) -> None:
         for part in [part for part in parts if part.split is Split.TRAIN]:
-            if part.partition < self._first_partition or part.partition in self._counted:
-                worker.dropped.append((part.partition, part.attempt))
+            if part.part.batch < self._batch or part.part in self._counted:
+                worker.dropped.append((part.part, part.attempt))
                 continue
-            self._counted[part.partition] = part
+            self._counted[part.part] = part
             if part.rows and self.first is None:
                 self.first = part
             worker.rows += part.rows
-            worker.parts.append((part.partition, part.attempt))
-            worker.held.append((part.partition, part.rows))
+            worker.parts.append((part.part, part.attempt))
+            worker.held.append((part.part, part.rows))
 
     def leave(self, number: int) -> None:
         """Note that a worker takes no more rows."""
         self._workers.pop(number, None)
 
-    def pause(self, next_partition: int) -> None:
-        """Note that all partitions of one DataFrame have arrived; the next ones have numbers from here on."""
+    def pause(self, batch: int) -> None:
+        """Note that all partitions of one DataFrame have arrived; `batch` is the number of the next one."""
         self._flush = True
-        self._first_partition = next_partition
+        self._batch = batch
         self._counted.clear()
 
     def finish(self) -> None:
@@ -151,12 +154,12 @@ class StepScheduler:
 
     @property
     def counted(self) -> list[PartSummary]:
-        """The parts that count since the last pause, by partition."""
-        return [self._counted[partition] for partition in sorted(self._counted)]
+        """The parts that count since the last pause, in the order of their partitions."""
+        return [self._counted[part] for part in sorted(self._counted)]
 
     @property
-    def partitions(self) -> Set[int]:
-        """The partitions of these."""
+    def parts(self) -> Set[PartId]:
+        """Which parts these are."""
         return self._counted.keys()
 
     @property
@@ -179,14 +182,14 @@ class StepScheduler:
         """Whether the programs have taken all rows that count so far."""
         return all(worker.taken >= worker.rows for worker in self._workers.values())
 
-    def held(self, number: int) -> tuple[list[int], int]:
-        """Return the partitions that a worker's program has not trained on completely, and the number of rows left."""
+    def held(self, number: int) -> tuple[list[PartId], int]:
+        """Return the parts that a worker's program has not trained on completely, and the number of rows left."""
         worker = self._workers[number]
         left = worker.rows - worker.taken + (_IN_HAND_BATCHES * worker.shares.most if worker.shares else 0)
         held = sum(rows for _, rows in worker.held)
         while worker.held and held - worker.held[0][1] >= left:
             held -= worker.held.popleft()[1]
-        return [partition for partition, rows in worker.held if rows], min(held, left)
+        return [part for part, rows in worker.held if rows], min(held, left)
 
     def grants(self) -> dict[int, StepGrant]:
         """Return the new grant of each node that has one."""

@@ -18,11 +18,15 @@ from tensorflowonspark.feed_messages import (
     Backpressure,
     CacheConfig,
     CacheMode,
+    FeedId,
+    FileFeed,
     PartHeader,
+    PartId,
     PartsStored,
     PartSummary,
     RowsReceived,
     Split,
+    StoredPart,
 )
 from tensorflowonspark.messages import ColumnSummary
 from tensorflowonspark.node.feed.shard import Shard
@@ -32,7 +36,7 @@ from tensorflowonspark.transport.shared_file import disk_errors, map_file
 _REPORT_SECONDS = 0.3  # between two counts of the rows received
 _BACKPRESSURE_SECONDS = 0.5  # that a sender waits before the driver learns of it; other workers' rows may come first
 
-StoredKey = tuple[int, Split, int, int]  # feed, split, partition, attempt
+StoredKey = tuple[FeedId, Split, PartId, int]  # and the attempt
 
 
 class Cache:
@@ -44,8 +48,8 @@ class Cache:
         self._send = send
         self._changed = Condition()
         self._parts: dict[StoredKey, _Part] = {}
-        self._usage: dict[int, _Usage] = {}
-        self._dropped = -1  # feeds up to this one are dropped
+        self._usage: dict[FeedId, _Usage] = {}
+        self._dropped = -1  # feeds of Spark up to this one are dropped
 
     def store(
         self, header: PartHeader, schema: pa.Schema, items: Iterator[pa.RecordBatch | Mapped], *, report: bool = True
@@ -54,7 +58,7 @@ class Cache:
 
         With `report` the driver learns of it by a `PartsStored`.
         """
-        if header.feed <= self._dropped:
+        if self._is_dropped(header.feed):
             discarded = self._discard(header, schema, items)
             if report and not header.streams:
                 self._send(PartsStored(header.feed, (discarded,)))
@@ -65,12 +69,11 @@ class Cache:
             self._wait_for_space(header.feed, usage)
         part = _Part(self._directory, header.storage, usage)
         rows = 0
-        partition, first_row = header.source or (header.partition, 0)
         summary: dict[str, ColumnSummary] = {}
         try:
             for item in items:
                 batches = [flat_columns(batch) for batch in (item.batches if isinstance(item, Mapped) else [item])]
-                summary = merge((summary, *_summaries(batches, partition, first_row + rows)))
+                summary = merge((summary, *_summaries(batches, header.part, rows)))
                 schema = batches[0].schema
                 received = sum(batch.num_rows for batch in batches)
                 rows += received
@@ -82,16 +85,16 @@ class Cache:
             part.release()
             raise
         stored = PartSummary(
-            header.split, header.partition, header.attempt, self._number, rows, summary, schema.serialize().to_pybytes()
+            header.split, header.part, header.attempt, self._number, rows, summary, schema.serialize().to_pybytes()
         )
         part.summary = stored
         with self._changed:
-            if header.feed <= self._dropped:
-                part.release()
-            else:
-                self._parts[header.feed, header.split, header.partition, header.attempt] = part
+            is_used = not self._is_dropped(header.feed)
+            if is_used:
+                self._parts[header.feed, header.split, header.part, header.attempt] = part
                 self._changed.notify_all()
-            is_used = header.feed > self._dropped
+            else:
+                part.release()
         if report and (is_used or not streams):
             self._send(PartsStored(header.feed, (stored,)))
         return stored
@@ -102,38 +105,38 @@ class Cache:
         for item in items:
             rows += sum(batch.num_rows for batch in (item.batches if isinstance(item, Mapped) else [item]))
         return PartSummary(
-            header.split, header.partition, header.attempt, self._number, rows, {}, schema.serialize().to_pybytes()
+            header.split, header.part, header.attempt, self._number, rows, {}, schema.serialize().to_pybytes()
         )
 
     def _usage_of(self, header: PartHeader) -> "_Usage":
         with self._changed:
             return self._usage.setdefault(header.feed, _Usage(header.storage, self._changed))
 
-    def _wait_for_space(self, feed: int, usage: "_Usage") -> None:
+    def _wait_for_space(self, feed: FeedId, usage: "_Usage") -> None:
         """Block a sender until the program has consumed rows, which bounds the memory of both."""
         with self._changed:
             end = time.monotonic() + _BACKPRESSURE_SECONDS
-            while usage.is_full and feed > self._dropped:
+            while usage.is_full and not self._is_dropped(feed):
                 if time.monotonic() > end:
                     if usage.program_waits:
                         self._send(Backpressure(feed))
                     end = time.monotonic() + _BACKPRESSURE_SECONDS
                 self._changed.wait(_BACKPRESSURE_SECONDS)
 
-    def program_waits(self, feed: int, waits: bool) -> None:
+    def program_waits(self, feed: FeedId, waits: bool) -> None:
         """Record whether the program waits for rows of a stream, having consumed all that were granted."""
         with self._changed:
             if feed in self._usage:
                 self._usage[feed].program_waits = waits
 
-    def _count(self, feed: int, usage: "_Usage", rows: int) -> None:
+    def _count(self, feed: FeedId, usage: "_Usage", rows: int) -> None:
         usage.received += rows
         now = time.monotonic()
         if now - usage.reported > _REPORT_SECONDS:
             usage.reported = now
             self._send(RowsReceived(feed, usage.received))
 
-    def shard(self, feed: int, split: Split, parts: Iterable[tuple[int, int]]) -> Shard:
+    def shard(self, feed: FeedId, split: Split, parts: Iterable[StoredPart]) -> Shard:
         """Return the rows of the parts that count, in the given order, and drop all other parts of that split."""
         counted = [(feed, split, *part) for part in parts]
         wanted = set(counted)
@@ -142,12 +145,12 @@ class Cache:
                 self._parts.pop(key).release()
             return Shard(self._parts[key].batches for key in counted if key in self._parts)
 
-    def wait_for_part(self, feed: int, split: Split, partition: int) -> None:
-        """Wait until a part of that number is stored, from any sender."""
+    def wait_for_part(self, feed: FeedId, split: Split, part: StoredPart) -> None:
+        """Wait until a part is stored."""
         with self._changed:
-            self._changed.wait_for(lambda: (feed, split, partition, 0) in self._parts)
+            self._changed.wait_for(lambda: (feed, split, *part) in self._parts)
 
-    def take_part(self, feed: int, part: tuple[int, int]) -> tuple[Shard, Sequence[PartSummary], Callable[[], None]]:
+    def take_part(self, feed: FeedId, part: StoredPart) -> tuple[Shard, Sequence[PartSummary], Callable[[], None]]:
         """Return a part of a stream, its summary, and a function to call when all its rows have been handed out.
 
         The part then leaves the cache, unless the rows are kept for further epochs.
@@ -161,7 +164,7 @@ class Cache:
         assert stored.summary is not None
         return Shard([stored.batches]), [stored.summary], _nothing if keeps else stored.release
 
-    def drop_part(self, feed: int, part: tuple[int, int]) -> None:
+    def drop_part(self, feed: FeedId, part: StoredPart) -> None:
         """Drop a part of a stream that does not count."""
         with self._changed:
             stored = self._parts.pop((feed, Split.TRAIN, *part), None)  # None: `shard` was faster
@@ -169,13 +172,16 @@ class Cache:
                 stored.release()
 
     def drop(self, feed: int) -> None:
-        """Drop a feed's rows, and discard those that still arrive; views in use stay valid."""
+        """Drop the rows of a feed of Spark and of those before; discard what still arrives. Views in use stay valid."""
         with self._changed:
             self._dropped = max(self._dropped, feed)
-            for key in [key for key in self._parts if key[0] <= feed]:
+            for key in [key for key in self._parts if self._is_dropped(key[0])]:
                 self._parts.pop(key).release()
             self._usage.pop(feed, None)
             self._changed.notify_all()
+
+    def _is_dropped(self, feed: FeedId) -> bool:
+        return not isinstance(feed, FileFeed) and feed <= self._dropped
 
 
 class _Usage:
@@ -299,7 +305,8 @@ def _nothing() -> None:
     """Keep the rows."""
 
 
-def _summaries(batches: list[pa.RecordBatch], partition: int, first_row: int) -> Iterator[dict[str, ColumnSummary]]:
+def _summaries(batches: list[pa.RecordBatch], part: PartId, rows: int) -> Iterator[dict[str, ColumnSummary]]:
+    """Yield the summaries of batches of a part, after so many rows of it."""
     for batch in batches:
-        yield summarize(batch, partition, first_row)
-        first_row += batch.num_rows
+        yield summarize(batch, part.partition, part.first_row + rows)
+        rows += batch.num_rows

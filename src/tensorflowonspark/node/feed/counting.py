@@ -10,7 +10,7 @@ from threading import Condition, Thread
 
 from tensorflowonspark.columns import summarize
 from tensorflowonspark.errors import ClusterError, FeedError
-from tensorflowonspark.feed_messages import PartSummary, Split, StepGrant
+from tensorflowonspark.feed_messages import FeedId, PartId, PartSummary, Split, StepGrant, StoredPart
 from tensorflowonspark.node.feed.shard import Shard
 from tensorflowonspark.node.feed.windows import (
     FileSplit,
@@ -100,13 +100,13 @@ class CountingPass:
             self._arrived.clear()
             self._changed.notify_all()
 
-    def arrived(self) -> tuple[tuple[int, int], ...]:
-        """Return the windows that have been read since the last call, as parts (number and attempt)."""
+    def arrived(self) -> tuple[StoredPart, ...]:
+        """Return the windows that have been read since the last call, as parts."""
         with self._changed:
             found, self._arrived = self._arrived, []
-            return tuple((number, 0) for number in found)
+            return tuple((PartId(number), 0) for number in found)
 
-    def next_grant(self, seconds: float | None = None) -> StepGrant | None:
+    def next_grant(self, feed: FeedId, seconds: float | None = None) -> StepGrant | None:
         """Wait for the next rows, of a worker whose steps depend on no other; None if none come within `seconds`."""
         with self._changed:
             self._changed.wait_for(lambda: self._arrived or self._ended or self._error, seconds)
@@ -114,12 +114,12 @@ class CountingPass:
             if not (parts or self._ended or self._error):
                 return None
             failed = "" if parts else self._error
-            return StepGrant(-1, parts, flush=self._ended, end=self._ended or bool(failed), failed=failed)
+            return StepGrant(feed, parts, flush=self._ended, end=self._ended or bool(failed), failed=failed)
 
-    def wait_for_step(self, step: int) -> int | None:
-        """Wait until the rows of a step have been read, or no more come; return the steps until then, or None."""
+    def wait_for_step(self, step: int | None) -> int | None:
+        """Wait until the rows of a step, if any, are read, or no more come; return the steps until then, or None."""
         with self._changed:
-            rows = (step + 1) * self._batch_rows
+            rows = 0 if step is None else (step + 1) * self._batch_rows
             self._changed.wait_for(lambda: self._rows >= rows or self._ended or self._error or self._closed)
             if self._error:
                 return None
@@ -127,17 +127,17 @@ class CountingPass:
 
     # ---- the store of a stream's parts
 
-    def take_part(self, _feed: int, part: tuple[int, int]) -> tuple[Shard, Sequence[PartSummary], Callable[[], None]]:
+    def take_part(self, _feed: FeedId, part: StoredPart) -> tuple[Shard, Sequence[PartSummary], Callable[[], None]]:
         """Return a window, the summaries of its rows, and a function to call when all have been handed out."""
         with self._changed:
-            shard, summaries = self._windows.pop(part[0])
+            shard, summaries = self._windows.pop(part[0].partition)
         return shard, summaries, self._release
 
-    def drop_part(self, _feed: int, part: tuple[int, int]) -> None:
+    def drop_part(self, _feed: FeedId, part: StoredPart) -> None:
         """Drop a window."""
         self.take_part(_feed, part)[2]()
 
-    def program_waits(self, _feed: int, waits: bool) -> None:
+    def program_waits(self, _feed: FeedId, waits: bool) -> None:
         """Do nothing: reading goes on as long as there is room."""
 
     def _release(self) -> None:
@@ -182,7 +182,12 @@ class CountingPass:
     def _add(self, number: int, window: list[Read]) -> None:
         summaries = [
             PartSummary(
-                Split.TRAIN, each.split, 0, 0, each.batch.num_rows, summarize(each.batch, each.split, each.first_row)
+                Split.TRAIN,
+                PartId(each.split, each.first_row),
+                0,
+                0,
+                each.batch.num_rows,
+                summarize(each.batch, each.split, each.first_row),
             )
             for each in window
         ]

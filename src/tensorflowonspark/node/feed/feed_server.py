@@ -40,7 +40,7 @@ class FeedServer:
     def _store(self, header: PartHeader, schema: pa.Schema, items: Iterator[pa.RecordBatch | transport.Mapped]) -> int:
         """Store a part; return its number of rows, by which the sender checks that all have arrived."""
         _require(PartHeader, header)
-        return self.cache.store(header, schema, items, report=not header.is_move).rows
+        return self.cache.store(header, schema, items, report=header.part.giver is None).rows
 
     def _infer(self, header: InferenceHeader, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         _require(InferenceHeader, header)

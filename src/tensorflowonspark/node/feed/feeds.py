@@ -15,10 +15,13 @@ from tensorflowonspark.errors import FailureKind, FeedError
 from tensorflowonspark.feed_messages import (
     FeedBegins,
     FeedComplete,
+    FeedId,
     Move,
     PartHeader,
+    PartId,
     Split,
     SplitManifest,
+    StoredPart,
 )
 from tensorflowonspark.messages import Failed, FeedWanted, Progress, RowSource
 from tensorflowonspark.node.driver_link import Link
@@ -58,7 +61,7 @@ class Feeds:
         self._opened: Feed | None = None  # the program's last feed, if its rows are for several epochs
         self.taken_before: Callable[[int], TakenRows | None] = lambda _: None  # as of a `Share`
         self._changed = Condition()
-        self._rebalanced: set[int] = set()  # feeds of which this node has sent the rows for others
+        self._rebalanced: set[FeedId] = set()  # feeds of which this node has sent the rows for others
         if server is not None:
             link.follow_feeds(self._rebalance)
 
@@ -78,13 +81,13 @@ class Feeds:
                 self._rebalanced.add(feed.feed)
                 self._changed.notify_all()
 
-    def _send_moves(self, cache: Cache, feed: int, split: Split, manifest: SplitManifest) -> None:
+    def _send_moves(self, cache: Cache, feed: FeedId, split: Split, manifest: SplitManifest) -> None:
         """Send the moved rows of one split; they are the last ones of this node."""
         number = self._setup.number
         start = manifest.rows[number]
         for move in manifest.moves:
             if move.giver == number:
-                header = PartHeader(feed, split, _moved_part(number), 0, move.storage)
+                header = PartHeader(feed, split, *_moved(move), move.storage)
                 _send(cache.shard(feed, split, manifest.parts), start, move, header, self._setup.credentials)
                 start += move.rows
 
@@ -185,7 +188,7 @@ class Feeds:
 
         return Share(manifest, rows, numbers, self._setup.number, report, taken_before, self._observer)
 
-    def _arriving_rows(self, feed: int, split: Split, parts: PartStream | None) -> RowStream:
+    def _arriving_rows(self, feed: FeedId, split: Split, parts: PartStream | None) -> RowStream:
         """Return the rows of a split of a feed that starts early."""
 
         def arrived() -> SplitManifest | None:
@@ -204,10 +207,10 @@ class Feeds:
         """The current feed's rows, if the program is in its first epoch and that takes the rows as they arrive."""
         return None if self._opened is None else self._opened._share.in_first_pass
 
-    def open_files(self, manifest: SplitManifest, rows: FileRows | RowStream, feed: int | None) -> Feed:
-        """Return this node's rows of files that are read in each epoch; a feed without a number is not measured."""
+    def open_files(self, manifest: SplitManifest, rows: FileRows | RowStream, *, measured: bool) -> Feed:
+        """Return this node's rows of files that are read in each epoch; the training on them may be measured."""
         trains = self._setup.role in self._setup.spec.fed
-        measure = measuring(self._meter, RowSource.FILES) if trains and feed is not None else None
+        measure = measuring(self._meter, RowSource.FILES) if trains and measured else None
         self._opened = Feed(self._share(manifest, rows, list(manifest.rows), self.report_files), measure=measure)
         return self._opened
 
@@ -239,21 +242,21 @@ def _manifest_of(complete: FeedComplete, split: Split) -> SplitManifest:
     return manifest
 
 
-def _cached_rows(cache: Cache, feed: int, split: Split, manifest: SplitManifest, number: int) -> Shard:
+def _cached_rows(cache: Cache, feed: FeedId, split: Split, manifest: SplitManifest, number: int) -> Shard:
     """Return this node's rows after all moves; wait for those that other nodes send."""
     parts = list(manifest.parts)
     for move in manifest.moves:
         if move.taker == number:
-            cache.wait_for_part(feed, split, _moved_part(move.giver))
-            parts.append((_moved_part(move.giver), 0))
+            cache.wait_for_part(feed, split, _moved(move))
+            parts.append(_moved(move))
     shard = cache.shard(feed, split, parts)
     sends = any(move.giver == number for move in manifest.moves)
     return Shard([list(shard.slices(0, manifest.rows[number]))]) if sends else shard
 
 
-def _moved_part(sender: int) -> int:
-    """Return the number of the part that a node sends to another, which is below all partitions' numbers."""
-    return -1 - sender
+def _moved(move: Move) -> StoredPart:
+    """Return the part as which a node sends rows to another: once."""
+    return PartId(0, giver=move.giver), 0
 
 
 def _send(shard: Shard, start: int, move: Move, header: PartHeader, credentials: Credentials) -> None:

@@ -82,7 +82,7 @@ class FileRows:
                 shard = self._shard(selection, window)
                 reading = ahead.submit(next, windows, None)
                 left_here = None if self.left is None else self._left_of(window, self.left)
-                rows = row_order(shard.rows, seed, number, left_here)
+                rows = row_order(shard.rows, seed, (number,), left_here)
                 yield Segment(before, shard.reader(selection.kinds), rows)
                 before += len(rows)
         finally:

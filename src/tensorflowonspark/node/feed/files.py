@@ -9,10 +9,10 @@ TFRecord files are counted in the first epoch, whose steps the driver grants (`u
 """
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
-from itertools import chain
+from dataclasses import dataclass, field, replace
+from itertools import chain, count
 
 import pyarrow as pa
 
@@ -20,13 +20,14 @@ from tensorflowonspark.columns import flat_columns, summarize
 from tensorflowonspark.config import Job
 from tensorflowonspark.errors import FeedError, SpecError
 from tensorflowonspark.feed_messages import (
-    FIRST_FILE_FEED,
     CacheConfig,
     CacheMode,
     FeedComplete,
+    FileFeed,
     FilesRead,
     Layout,
     PartHeader,
+    PartId,
     PartitionSlice,
     PartSummary,
     Split,
@@ -61,7 +62,7 @@ class FileReader:
     feeds: Feeds
     # what combines values of all workers, for a call of the program; None if this one is alone
     combine: Callable[[str], Combine | None] = lambda _call: None
-    _next: int = FIRST_FILE_FEED
+    _reads: Iterator[int] = field(default_factory=count)
 
     def read(
         self,
@@ -76,19 +77,19 @@ class FileReader:
         config, splits = CacheConfig.parse(cache, listed.source.cache_limit), listed.splits
         if not splits:
             raise SpecError(f"{call}: there are no rows")
-        number, self._next = self._next, self._next + 1
+        feed = FileFeed(next(self._reads))
         spec, role = self.setup.spec, self.setup.role
         if config.keep is CacheMode.NONE:
             if role not in spec.fed and role.job is not Job.EVALUATOR:
                 raise FeedError(f"{role} has no rows: {', '.join(map(str, spec.fed))} read files")
             groups, records = _by_kind(splits)
             if records:
-                return self._read_uncounted(number, call, records, config)
+                return self._read_uncounted(feed, call, records, config)
             if role in spec.fed:
-                groups = self._agree_on_rows(number, call, groups)
-                return self._open(number, call, groups, self._divided(groups), config)
+                groups = self._agree_on_rows(feed, call, groups)
+                return self._open(call, groups, self._divided(groups), config)
             groups = _count(groups)
-            return self._open(number, call, groups, {self.setup.number: groups}, config)
+            return self._open(call, groups, {self.setup.number: groups}, config)
         if self.cache is None:
             raise FeedError(
                 f"{role} keeps no rows, {', '.join(map(str, spec.fed))} do: pass cache=None, and the files are read "
@@ -97,13 +98,13 @@ class FileReader:
         share = self._own_share(splits)
         schema = flat_columns(pa.RecordBatch.from_pylist([], listed.schema)).schema
         with ThreadPoolExecutor(_readers([splits[each] for each in share]), thread_name_prefix="read") as readers:
-            stored = [readers.submit(self._store, number, each, splits[each], schema, config) for each in share]
+            stored = [readers.submit(self._store, feed, each, splits[each], schema, config) for each in share]
             try:
                 parts = tuple(each.result() for each in stored)
             except BaseException:
                 readers.shutdown(cancel_futures=True)
                 raise
-        complete = self._agree(number, call, splits, parts)
+        complete = self._agree(feed, call, splits, parts)
         if not any(complete.train.rows.values()):
             raise SpecError(f"{call}: there are no rows")
         return self.feeds.open(complete)
@@ -121,32 +122,34 @@ class FileReader:
 
         The numbers of rows are left out if they are unknown.
         """
-        number, self._next = self._next, self._next + 1
+        feed = FileFeed(next(self._reads))
         CacheConfig.parse(None, listed.source.cache_limit)  # which refuses a wrong one here
         groups, records = _by_kind(listed.splits)
         if records:
-            return FeedComplete(number, _manifest(call, records, {})[0])
+            return FeedComplete(feed, _manifest(call, records, {})[0])
         shares = {node: _count(share) for node, share in self._divided(groups).items()}
-        return FeedComplete(number, _manifest(call, groups, _rows_of(shares))[0])
+        return FeedComplete(feed, _manifest(call, groups, _rows_of(shares))[0])
 
-    def read_for_chief(self, source: Source) -> Feed:
+    def read_for_chief(self, feed: FileFeed, source: Source) -> Feed:
         """Return this worker's share of the files that the chief has described."""
         config, call = CacheConfig.parse(None, source.cache_limit), f"reading {source.kind}"
         groups, records = _by_kind(source.find().splits)
         if records:
             share = [records[each] for each in self._own_share(records)]
-            return self._open_uncounted(None, call, records, share, config)
+            return self._open_uncounted(feed, call, records, share, config, measured=False)
         own = _count(self._divided(groups)[self.setup.number])
-        return self._open(None, call, groups, {self.setup.number: own}, config)
+        return self._open(call, groups, {self.setup.number: own}, config, measured=False)
 
-    def _store(self, feed: int, number: int, split: FileSplit, schema: pa.Schema, config: CacheConfig) -> PartSummary:
+    def _store(
+        self, feed: FileFeed, number: int, split: FileSplit, schema: pa.Schema, config: CacheConfig
+    ) -> PartSummary:
         assert self.cache is not None
-        header = PartHeader(feed, Split.TRAIN, number, 0, config)
+        header = PartHeader(feed, Split.TRAIN, PartId(number), 0, config)
         return self.cache.store(header, schema, split.batches(), report=False)  # `FilesRead` reports all of them
 
     def _agree(
         self,
-        feed: int,
+        feed: FileFeed,
         call: str,
         splits: Sequence[FileSplit],
         parts: tuple[PartSummary, ...] = (),
@@ -158,7 +161,7 @@ class FileReader:
         self.link.send(FilesRead(feed, call, _fingerprint(splits), parts, counts, streams))
         return self.link.wait_for_rows(feed)
 
-    def _agree_on_rows(self, feed: int, call: str, groups: list[RowGroup]) -> list[RowGroup]:
+    def _agree_on_rows(self, feed: FileFeed, call: str, groups: list[RowGroup]) -> list[RowGroup]:
         """Wait until all workers have listed the same row groups; return those with rows that pass the filter."""
         if groups[0].file.filter is None:
             self._agree(feed, call, groups)
@@ -182,7 +185,13 @@ class FileReader:
         return {number: [groups[each] for each in share] for number, share in zip(numbers, shares, strict=True)}
 
     def _open(
-        self, number: int | None, call: str, groups: Sequence[RowGroup], shares: GroupsByNode, config: CacheConfig
+        self,
+        call: str,
+        groups: Sequence[RowGroup],
+        shares: GroupsByNode,
+        config: CacheConfig,
+        *,
+        measured: bool = True,
     ) -> Feed:
         """Return a feed whose rows are read in each epoch."""
         manifest, row_bytes = _manifest(call, groups, _rows_of(shares))
@@ -196,41 +205,39 @@ class FileReader:
         share = [group for group in shares[self.setup.number] if group.rows]
         limit = window_limit(config.limit_bytes, [group.size for group in groups])
         rows = FileRows(share, [group.rows for group in share], row_bytes, limit)
-        return self.feeds.open_files(manifest, rows, number)
+        return self.feeds.open_files(manifest, rows, measured=measured)
 
-    def _read_uncounted(self, number: int, call: str, splits: Sequence[Records], config: CacheConfig) -> Feed:
+    def _read_uncounted(self, feed: FileFeed, call: str, splits: Sequence[Records], config: CacheConfig) -> Feed:
         if self.setup.role not in self.setup.spec.fed:
-            return self._open_uncounted(None, call, splits, splits, config)
+            return self._open_uncounted(feed, call, splits, splits, config, measured=False)
         # A worker whose peers may be started again alone does not wait for them.
         together = len(self.feeds.numbers) > 1 and not self.setup.config.restarts_nodes
-        self._agree(number, call, splits, streams=together)
+        self._agree(feed, call, splits, streams=together)
         share = [splits[each] for each in self._own_share(splits)]
-        return self._open_uncounted(number, call, splits, share, config, together=together)
+        return self._open_uncounted(feed, call, splits, share, config, together=together)
 
     def _open_uncounted(
         self,
-        number: int | None,
+        feed: FileFeed,
         call: str,
         splits: Sequence[Records],
         share: Sequence[Records],
         config: CacheConfig,
         *,
         together: bool = False,
+        measured: bool = True,
     ) -> Feed:
         """Return a feed whose rows are read in each epoch, and counted in the first.
 
-        Without a number the training on it is not measured. `together`: all workers take as many steps in it; else this
-        node's depend on no other's.
+        `together`: all workers take as many steps in it; else this node's depend on no other's.
         """
         assert config.limit_bytes is not None
         numbers = self.feeds.numbers if together else [self.setup.number]
         manifest, row_bytes = _manifest(call, splits, dict.fromkeys(numbers, 0))
         limit = window_limit(config.limit_bytes, [split.size for split in splits])
         uncounted = UncountedRows(share, manifest, row_bytes, limit)
-        if together:
-            assert number is not None
-            return self.feeds.open_files(manifest, uncounted.together(number, self.link), number)
-        return self.feeds.open_files(manifest, uncounted.alone(self.setup.number), number)
+        rows = uncounted.together(feed, self.link) if together else uncounted.alone(feed, self.setup.number)
+        return self.feeds.open_files(manifest, rows, measured=measured)
 
 
 def divide(sizes: Sequence[int], workers: int) -> list[list[int]]:

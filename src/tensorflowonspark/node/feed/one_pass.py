@@ -86,10 +86,10 @@ class ArrivingPass(Pass):
             while not end:
                 grant = parts.wait(queue.taken, alone=self.alone)
                 end = grant.end
-                for number, (shard, summaries, release) in parts.parts(grant):
+                for part, (shard, summaries, release) in parts.parts(grant):
                     for summary in summaries:
                         parts.check(self.selection, summary)
-                    order = row_order(shard.rows, self.seed, number)
+                    order = row_order(shard.rows, self.seed, part.seed)
                     most = _steps_per_block(shard.bytes_per_row(self.selection.kinds), self.shares)
                     queue.add(shard.reader(self.selection.kinds), order, release=release)
                 yield from _in_blocks(self._steps(grant, sizes, queue.count), queue, most)

@@ -26,11 +26,11 @@ class Order(Protocol):
 
 
 def row_order(
-    rows: int, seed: Sequence[int] | None, part: int | None = None, left: npt.NDArray[np.bool_] | None = None
+    rows: int, seed: Sequence[int] | None, part: Sequence[int] = (), left: npt.NDArray[np.bool_] | None = None
 ) -> Order:
     """Return the numbers of so many rows, fully shuffled if there is a seed.
 
-    A partition or window has an order of its own, by its number `part`. With `left` the others keep their places in the
+    A part or window has an order of its own, by its numbers `part`. With `left` the others keep their places in the
     order, and are left out; such an order is a list.
 
     Examples
@@ -38,8 +38,8 @@ def row_order(
     >>> row_order(4, None)[1:], row_order(4, [7])[:]
     (array([1, 2, 3], dtype=uint32), array([0, 2, 1, 3], dtype=uint32))
     """
-    if seed is not None and part is not None:
-        seed = [*seed, part]
+    if seed is not None:
+        seed = [*seed, *part]
     if left is not None:
         numbers = row_order(rows, seed)[:]
         return numbers[left[numbers]]

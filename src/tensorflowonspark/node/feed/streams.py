@@ -15,12 +15,15 @@ import pyarrow as pa
 
 from tensorflowonspark.errors import FeedError
 from tensorflowonspark.feed_messages import (
+    FeedId,
     InputStarved,
+    PartId,
     PartSummary,
     RowsConsumed,
     Shares,
     SplitManifest,
     StepGrant,
+    StoredPart,
     StreamOpened,
 )
 from tensorflowonspark.node.feed.rows import Rows
@@ -35,13 +38,13 @@ _Part = tuple[Shard, Sequence[PartSummary], Callable[[], None]]
 class PartStore(Protocol):
     """Holds the parts (`Cache`, and for files `CountingPass`)."""
 
-    def take_part(self, feed: int, part: tuple[int, int]) -> _Part:
+    def take_part(self, feed: FeedId, part: StoredPart) -> _Part:
         """Return a part, the summaries of its rows, and a function to call when all its rows have been handed out."""
 
-    def drop_part(self, feed: int, part: tuple[int, int]) -> None:
+    def drop_part(self, feed: FeedId, part: StoredPart) -> None:
         """Drop a part that does not count."""
 
-    def program_waits(self, feed: int, waits: bool) -> None:
+    def program_waits(self, feed: FeedId, waits: bool) -> None:
         """Record whether the program waits for rows, having consumed all that were granted."""
 
 
@@ -53,11 +56,12 @@ def _check_kinds(selection: Selection, summary: PartSummary) -> None:
 class PartStream:
     """The parts of one feed on this worker, which are handed out once."""
 
-    feed: int
+    feed: FeedId
     store: PartStore
     next_grant: Callable[..., StepGrant | None]  # waits for the driver's next one, at most for the seconds given
-    # waits until a step is granted, or the feed ends; the steps granted so far, or None without common steps
-    granted: Callable[[int], int | None]
+    # waits until a step is granted, or the feed ends, and for no step (None) not at all; the steps granted so far, or
+    # None without common steps
+    granted: Callable[[int | None], int | None]
     send: Callable[[object], None]
     # raises if the rows of a part are not of the kinds of the first rows
     check: Callable[[Selection, PartSummary], None] = _check_kinds
@@ -95,8 +99,8 @@ class PartStream:
             raise FeedError(f"the stream broke off after {taken} rows: {grant.failed}")
         return grant
 
-    def parts(self, grant: StepGrant) -> Iterator[tuple[int, _Part]]:
-        """Yield the parts that a grant counts, by their numbers; drop those that do not."""
+    def parts(self, grant: StepGrant) -> Iterator[tuple[PartId, _Part]]:
+        """Yield the parts that a grant counts; drop those that do not."""
         for part in grant.dropped:
             self.store.drop_part(self.feed, part)
         for part in grant.parts:
@@ -105,7 +109,7 @@ class PartStream:
     @property
     def known_steps(self) -> int:
         """Number of steps that the driver has granted."""
-        return self.granted(-1) or 0
+        return self.granted(None) or 0
 
     def has_step(self, step: int) -> bool:
         """Return whether there is a step, above 0; wait until it is granted, or the feed ends."""

@@ -101,7 +101,7 @@ def _windows(rows: Sequence[int], seed: Sequence[int] | None, window_rows: int) 
     starts = np.cumsum([0, *rows])
     for number, pieces in enumerate(window_pieces(plan_turns(len(rows), seed, window_rows), rows)):
         found = np.concatenate([starts[split] + np.arange(first, first + count) for split, first, count in pieces])
-        yield found[row_order(len(found), seed, number)[:]]
+        yield found[row_order(len(found), seed, (number,))[:]]
 
 
 def find_left(epoch: int, spans: Sequence[StepSpan], layout: Layout) -> list[Mask] | None:

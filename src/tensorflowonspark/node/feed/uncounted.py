@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import partial
 
 from tensorflowonspark.feed_messages import (
+    FileFeed,
     FilesCounted,
     PartSummary,
     RowsRead,
@@ -27,7 +28,6 @@ from tensorflowonspark.node.feed.windows import check_rows
 from tensorflowonspark.storage.listing import File
 
 _KIND = "tfrecord"  # of the counts that are kept
-_ALONE = -1  # in place of a feed's number, of which no other process learns
 
 
 class UncountedRows:
@@ -42,7 +42,7 @@ class UncountedRows:
         self._row_bytes = row_bytes
         self._limit_bytes = limit_bytes
 
-    def together(self, feed: int, link: Link) -> RowStream:
+    def together(self, feed: FileFeed, link: Link) -> RowStream:
         """Return the rows of a worker that takes as many steps as the others."""
 
         def send_rows(rows: int) -> None:
@@ -75,7 +75,7 @@ class UncountedRows:
         parts = self._parts(feed, counting, next_grant, partial(link.wait_for_step, feed), link.send)
         return RowStream(parts, arrived, wait, repeatable=True)
 
-    def alone(self, number: int) -> RowStream:
+    def alone(self, feed: FileFeed, number: int) -> RowStream:
         """Return the rows of a node whose steps depend on no other's."""
 
         def ended(_rows: int) -> None:
@@ -91,21 +91,22 @@ class UncountedRows:
             rows = self._counted(counting)
             return replace(self._manifest, rows={number: rows.rows}), rows
 
-        parts = self._parts(_ALONE, counting, counting.next_grant, counting.wait_for_step, _ignore)
+        parts = self._parts(feed, counting, partial(counting.next_grant, feed), counting.wait_for_step, _ignore)
         return RowStream(parts, arrived, wait, repeatable=True)
 
     def _parts(
         self,
-        feed: int,
+        feed: FileFeed,
         counting: CountingPass,
         next_grant: Callable[..., StepGrant | None],
-        granted: Callable[[int], int | None],
+        granted: Callable[[int | None], int | None],
         send: Callable[[object], None],
     ) -> PartStream:
         """Return the rows of the first pass, which are read as long as it goes on."""
 
         def check(selection: Selection, summary: PartSummary) -> None:
-            check_rows(selection, summary.columns, summary.partition, self._splits[summary.partition].name)
+            split = summary.part.partition
+            check_rows(selection, summary.columns, split, self._splits[split].name)
 
         return PartStream(feed, counting, next_grant, granted, send, check, counting.start, counting.close)
 

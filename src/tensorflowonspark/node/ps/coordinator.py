@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from tensorflowonspark.declarations import takes
 from tensorflowonspark.errors import FeedError
-from tensorflowonspark.feed_messages import FeedBegins, FeedComplete, Split, SplitManifest
+from tensorflowonspark.feed_messages import FeedBegins, FeedComplete, FeedId, FileFeed, Split, SplitManifest
 from tensorflowonspark.node.feed.feed import Feed
 from tensorflowonspark.node.feed.plan import shares_of
 from tensorflowonspark.node.feed.selection import FeatureOptions, Selection, check_shuffle
@@ -62,7 +62,7 @@ class CoordinatedFeed(Feed):
     def __init__(
         self,
         complete: FeedBegins | FeedComplete,
-        passes: Callable[[int, Split], int],
+        passes: Callable[[FeedId, Split], int],
         split: Split = Split.TRAIN,
         source: Source | None = None,
     ) -> None:
@@ -181,7 +181,7 @@ class CoordinatedFeed(Feed):
             raise FeedError("the data has no rows: there is nothing to train on")
         selection = Selection(self._manifest, FeatureOptions(**options))
         request = {
-            "feed": self._feed,
+            "feed": self._feed.number if isinstance(self._feed, FileFeed) else self._feed,
             "source": self._source and self._source.to_json(),
             "split": self._split.value,
             "batch_size": shares_of(batch_size, 1, 0).most,

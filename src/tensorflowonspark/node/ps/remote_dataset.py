@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from tensorflowonspark.columns import zeros
 from tensorflowonspark.errors import FeedError
-from tensorflowonspark.feed_messages import PassEnded, Split
+from tensorflowonspark.feed_messages import FeedId, FileFeed, PassEnded, Split
 from tensorflowonspark.node.feed.dataset import assemble, flat_arrays, flat_specs
 from tensorflowonspark.node.feed.feed import Feed
 from tensorflowonspark.node.feed.selection import Batch, FeatureOptions, Selection
@@ -27,7 +27,7 @@ from tensorflowonspark.node.feed.source import Source
 _FUNCTION = "pyfunc_0"  # the token: TensorFlow numbers the functions of a process
 _PASSES = 4  # open at once in a worker; tf.data drops iterators without notice
 _PREFETCH_BATCHES = 2
-_Find = Callable[[int, Source | None], Feed]
+_Find = Callable[[FeedId, Source | None], Feed]
 _registered: list[tf.Graph] = []  # a function is registered as long as its graph exists
 
 
@@ -81,7 +81,7 @@ def remote_dataset(request: str, selection: Selection) -> tf.data.Dataset:
 
 @dataclass
 class _Pass:
-    feed: int
+    feed: FeedId
     split: Split
     selection: Selection
     batches: Iterator[Batch]
@@ -95,7 +95,7 @@ class _Passes:
         self._find = find
         self._send = send
         self._lock = Lock()
-        self._feed: tuple[int, Feed] | None = None
+        self._feed: tuple[FeedId, Feed] | None = None
         self._sources: dict[str, tuple[Selection, Callable[[], Iterator[Batch]]]] = {}
         self._open: dict[int, _Pass] = {}
         self._numbers = count()
@@ -124,20 +124,22 @@ class _Passes:
     def _begin(self, text: str) -> int:
         request = json.loads(text)
         with self._lock:
-            feed = self._current(request["feed"], request["source"] and Source.from_json(request["source"]))
+            source = request["source"] and Source.from_json(request["source"])
+            wanted = FileFeed(request["feed"]) if source else request["feed"]
+            feed = self._current(wanted, source)
             if text not in self._sources:
                 self._sources[text] = self._source(feed, request)
             selection, start = self._sources[text]
             number = next(self._numbers)
             batches = _repeated(start, request["epochs"])
-            self._open[number] = _Pass(request["feed"], Split(request["split"]), selection, batches)
+            self._open[number] = _Pass(wanted, Split(request["split"]), selection, batches)
             for old in sorted(self._open)[:-_PASSES]:
                 del self._open[old]
         return number
 
-    def _current(self, number: int, source: Source | None) -> Feed:
-        if self._feed is None or self._feed[0] != number:
-            self._feed = number, self._find(number, source)
+    def _current(self, wanted: FeedId, source: Source | None) -> Feed:
+        if self._feed is None or self._feed[0] != wanted:
+            self._feed = wanted, self._find(wanted, source)
             self._sources.clear()
             self._open.clear()
         return self._feed[1]
