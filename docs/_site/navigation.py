@@ -19,6 +19,7 @@ INDEXES = {
     "reference/": "reference/index",
     "troubleshooting/": "troubleshooting/index",
 }
+_POLICY = "security-policy"  # of SECURITY.md, since docs/security.md is another page
 _LINK = re.compile(r"\]\(([^)#\s]+\.md)(?:#[^)\s]*)?\)")
 _EXAMPLE = re.compile(r"\[[^\]]+\]\(([\w-]+/README\.md)\)")
 _PICTURE = re.compile(r"!\[([^\]]*)\]\(([^)\s]+\.(?:png|svg))\)")
@@ -31,9 +32,11 @@ def page_name(name: str) -> str:
     --------
     >>> [page_name(name) for name in ("docs/README", "docs/tune", "examples/mnist/README", "README", "CHANGELOG")]
     ['index', 'tune', 'examples/mnist/index', 'readme', 'changelog']
+    >>> page_name("SECURITY"), page_name("docs/security")
+    ('security-policy', 'security')
     """
     if "/" not in name:
-        return name.lower()
+        return _POLICY if name == "SECURITY" else name.lower()
     name = name.removeprefix("docs/")
     return re.sub(r"(^|/)README$", r"\1index", name)
 
