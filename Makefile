@@ -117,7 +117,8 @@ lint: $(STAMP)
 	$(BIN)/lint-imports tools/importlinter_types.toml --no-logo --no-cache
 	$(BIN)/python -m tools.docstrings
 
-# The same short set of tests with each combination of Python, Spark and TensorFlow; writes docs/compatibility.md.
+# The same short set of tests with each combination of Python, Spark and TensorFlow, and with other versions of Java;
+# writes docs/compatibility.md.
 # ARGS="--corners" runs three of them, ARGS="--next" pre-releases, ARGS="--help" lists the options.
 matrix:
 	$(PYTHON) -m tools.matrix $(ARGS)

@@ -10,9 +10,9 @@ import pytest
 from tests.support.paths import ROOT
 from tests.support.programs import wait_for
 from tools.matrix import __main__ as matrix
-from tools.matrix import cell_tests, cells, environments, page, tomorrow
-from tools.matrix.cells import CORNERS, PYTHONS, Cell, corner, selected
-from tools.matrix.results import FAILED, NO_RELEASE, PASSED, Result, Results
+from tools.matrix import cell_tests, cells, environments, page, running, tomorrow
+from tools.matrix.cells import CORNERS, PYTHONS, Cell, corner, selected, whole
+from tools.matrix.results import FAILED, NO_JAVA, NO_RELEASE, PASSED, Result, Results
 
 _NO_SOLUTION = """error: No solution found when resolving dependencies
   cause: Because tensorflow>=2.16.0rc0,<=2.16.2 has no wheels with a matching Python ABI tag
@@ -36,17 +36,44 @@ def test_its_examples(module):
 
 
 def test_the_pythons_are_those_of_the_package():
-    assert PYTHONS == ["3.10", "3.11", "3.12", "3.13"]
-    assert len(list(selected())) == 36
+    assert PYTHONS == ["3.10", "3.11", "3.12", "3.13", "3.14"]
+    assert len(list(selected())) == 60
+    assert len({cell.name for cell in whole()}) == 64
 
 
 def test_corners_take_the_nearest_python_that_there_is():
-    assert [corner(name, lambda _: True).name for name in CORNERS] == [
+    assert [corner(name, lambda _: True, lambda _: True).name for name in CORNERS] == [
         "3.10-3.5-2.16",
-        "3.12-4.0-2.18",
-        "3.13-newest-newest",
+        "3.12-4.0-2.19-java21",
+        "3.14-newest-newest-java25",
     ]
-    assert [corner(name, lambda python: python == "3.11").python for name in CORNERS] == ["3.11"] * 3
+    assert [corner(name, lambda python: python == "3.11", lambda java: java == "25").name for name in CORNERS] == [
+        "3.11-3.5-2.16",
+        "3.11-4.0-2.19",
+        "3.11-newest-newest-java25",
+    ]
+
+
+def test_a_java_is_found_where_linux_has_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(environments, "_JAVAS", tmp_path)
+    for folder, version in (("a", "21.0.9"), ("b", "25")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "release").write_text(f'IMPLEMENTOR="A"\nJAVA_VERSION="{version}"\n')
+    assert environments.find_java("21") == (tmp_path / "a", "21.0.9")
+    assert environments.find_java("25") == (tmp_path / "b", "25")
+    cell = Cell("3.12", "newest", "newest", "2")
+    assert running.run(cell, "", tmp_path).status == NO_JAVA
+
+
+def test_a_python_without_a_release_of_tensorflow_has_its_candidate(monkeypatch):
+    monkeypatch.setattr(tomorrow, "newest", lambda name, python: {"tensorflow": "2.22.0rc0"}[name])
+    ahead = Cell("3.14", "4.0", "newest")
+    assert ahead.requirements == ["pyspark==4.0.*"]
+    assert tomorrow.requirements(ahead)[0][0] == "tensorflow==2.22.0rc0"
+    assert cell_tests._ON_JAX[0] in cell_tests.tests_of(ahead)
+    for cell in (Cell("3.14", "4.0", "2.19"), Cell("3.13", "4.0", "newest")):
+        assert tomorrow.requirements(cell) == ([], [])
+        assert cell_tests._ON_JAX[0] not in cell_tests.tests_of(cell)
 
 
 def test_the_tests_of_a_cell_exist():
@@ -152,6 +179,8 @@ def test_the_page_has_a_grid_with_reasons_and_the_versions(tmp_path, monkeypatch
     }
     results["3.13-3.5-2.16"] = Result(NO_RELEASE, "no wheels", date="2026-11-25")
     results["3.10-3.5-2.16"] = Result(FAILED, "test_a: no", date="2026-11-24")
+    results["3.12-newest-newest-java25"] = Result(PASSED, tests=31, versions={"java": "25.0.3"}, date="2026-11-24")
+    results["3.12-3.5-newest-java21"] = Result(FAILED, "test_b: no", date="2026-11-24")
     del results["3.11-4.0-2.18"]
     monkeypatch.setattr(page, "PAGE", tmp_path / "page.md")
     monkeypatch.setattr(page, "ROOT", tmp_path)
@@ -162,11 +191,14 @@ def test_the_page_has_a_grid_with_reasons_and_the_versions(tmp_path, monkeypatch
     assert text.endswith("\n\nafter\n")
     assert "old" not in text
     assert "Measured on 2026-11-24 to 2026-11-25" in text
-    assert "| 3.10 | 3.5 | **failed [1]** | 31 passed | 31 passed |" in text
-    assert "| 3.11 | 4.0 | 31 passed | not run | 31 passed |" in text
-    assert "| 3.13 | 3.5 | no release [2] | 31 passed | 31 passed |" in text
+    assert "| 3.10 | 3.5 | **failed [1]** | 31 passed | 31 passed | 31 passed |" in text
+    assert "| 3.11 | 4.0 | 31 passed | not run | 31 passed | 31 passed |" in text
+    assert "| 3.13 | 3.5 | no release [2] | 31 passed | 31 passed | 31 passed |" in text
+    assert "| Spark | Java 21 (not there) | Java 25 (25.0.3) |" in text
+    assert "| 3.5 | **failed [3]** | does not start |" in text
+    assert "| newest | not run | 31 passed |" in text
     assert "| 3.13 | newest (4.3.0) |" in text
-    assert "1. test_a: no\n2. the resolver: no wheels" in text
+    assert "1. test_a: no\n2. the resolver: no wheels\n3. test_b: no" in text
 
 
 VERSIONS = {
@@ -256,7 +288,7 @@ def test_the_environment_of_a_column_is_made_to_debug_in(monkeypatch, tmp_path, 
 
 
 def test_a_column_has_one_distribution_of_each_library():
-    wanted, overrides = tomorrow.requirements("nightly", "2.23.0.dev20261026")
+    wanted, overrides = tomorrow.requirements(tomorrow.cell_of("nightly"), "2.23.0.dev20261026")
     assert wanted[:2] == ["tf-nightly==2.23.0.dev20261026", "keras-nightly"]
     absent = {each.partition(";")[0] for each in overrides if ";" in each}
     assert absent == {"tensorflow", "keras", "tf-keras", "tb-nightly"}

@@ -9,12 +9,21 @@ from functools import partial
 from pathlib import Path
 
 from tools.matrix.cell_tests import end_tests
-from tools.matrix.cells import CORNERS, NEXT, PYTHONS, ROOT, SPARKS, TENSORFLOWS, Cell, corner, selected
-from tools.matrix.environments import NoPython, NoRelease, find_python, install, resolve, versions_of
+from tools.matrix.cells import CORNERS, JAVAS, NEXT, PYTHONS, ROOT, SPARKS, TENSORFLOWS, Cell, corner, selected, whole
+from tools.matrix.environments import (
+    NoJava,
+    NoPython,
+    NoRelease,
+    find_java,
+    find_python,
+    install,
+    resolve,
+    versions_of,
+)
 from tools.matrix.page import publish, table
 from tools.matrix.results import FAILED, PASSED, Result, Results, revision
-from tools.matrix.running import EXTRA, run
-from tools.matrix.tomorrow import cell_of, requirements, run_columns
+from tools.matrix.running import EXTRA
+from tools.matrix.tomorrow import cell_of, requirements, run_cell, run_columns
 
 _DIRECTORY = ROOT / ".venvs" / "matrix"
 
@@ -27,6 +36,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     for name, known in (("python", PYTHONS), ("spark", SPARKS), ("tensorflow", TENSORFLOWS)):
         parser.add_argument(f"--{name}", action="append", default=[], choices=known, help="repeat it for several")
+    parser.add_argument(
+        "--java", action="append", default=[], choices=JAVAS, help="in place of this machine's; repeat it for several"
+    )
     parser.add_argument(
         "--corners", nargs="*", choices=CORNERS, help="these corners of the matrix; all of them if none"
     )
@@ -80,8 +92,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         done = f"{len(cells) - len(todo)} of {len(cells)} cells"
         print(f"{done} need no other run in this revision (--again runs them too)")
     _run_all(todo, options.jobs, partial(_run_and_keep, results=results, current=current))
-    whole = [results.by_cell.get(cell.name) for cell in selected()]
-    if len(cells) == len(whole) and all(result and result.revision == current for result in whole):
+    of_page = [results.by_cell.get(cell.name) for cell in whole()]
+    if len(cells) == len(of_page) and all(result and result.revision == current for result in of_page):
         publish(results.by_cell)
     else:
         print(table(cells, results.by_cell))
@@ -91,14 +103,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _cells(options: argparse.Namespace, parser: argparse.ArgumentParser) -> list[Cell]:
     """Return the cells that the options select."""
-    named = options.python or options.spark or options.tensorflow
+    named = options.python or options.spark or options.tensorflow or options.java
     if named and (options.next is not None or options.corners is not None):
-        parser.error("--next and --corners name cells; so do --python, --spark and --tensorflow")
+        parser.error("--next and --corners name cells; so do --python, --spark, --tensorflow and --java")
     if options.next is not None:
         return [cell_of(name) for name in options.next or NEXT]
     if options.corners is not None:
-        return [corner(name, _is_available) for name in options.corners or CORNERS]
-    return list(selected(options.python, options.spark, options.tensorflow))
+        return [corner(name, _has_python, _has_java) for name in options.corners or CORNERS]
+    return list(selected(options.python, options.spark, options.tensorflow, options.java) if named else whole())
 
 
 def _run_all(cells: Sequence[Cell], jobs: int, run: Callable[[Cell], None]) -> None:
@@ -112,17 +124,25 @@ def _run_all(cells: Sequence[Cell], jobs: int, run: Callable[[Cell], None]) -> N
             raise
 
 
-def _is_available(python: str) -> bool:
+def _has_python(version: str) -> bool:
     try:
-        find_python(python)
+        find_python(version)
     except NoPython:
+        return False
+    return True
+
+
+def _has_java(version: str) -> bool:
+    try:
+        find_java(version)
+    except NoJava:
         return False
     return True
 
 
 def _list(cell: Cell) -> int:
     try:
-        found = versions_of(resolve(cell, EXTRA))
+        found = versions_of(resolve(cell, EXTRA, *requirements(cell)))
     except (NoPython, NoRelease) as error:
         print(f"{cell.name}: {error}")
         return 1
@@ -132,7 +152,7 @@ def _list(cell: Cell) -> int:
 
 def _install(cell: Cell, options: argparse.Namespace) -> int:
     try:
-        more, overrides = requirements(cell.tensorflow) if options.next is not None else ([], [])
+        more, overrides = requirements(cell)
         resolved = resolve(cell, options.extra, [*more, *options.more], overrides)
         python = install(cell, resolved, options.install.absolute())
     except (NoPython, NoRelease, RuntimeError) as error:
@@ -150,7 +170,7 @@ def _run_and_keep(cell: Cell, results: Results, current: str) -> None:
 
 
 def _run(cell: Cell, current: str) -> Result:
-    return run(cell, current, _DIRECTORY)
+    return run_cell(cell, current, _DIRECTORY)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from pathlib import Path
 from threading import Event
 from xml.etree import ElementTree
 
-from tools.matrix.cells import NEXT, ROOT, Cell
+from tools.matrix.cells import ROOT, Cell
 
 __all__ = ["Outcome", "end_tests", "outcome_of", "run_keras_suite", "run_keras_table", "run_tests", "tests_of"]
 
@@ -77,11 +77,11 @@ class Outcome:
 
 def tests_of(cell: Cell) -> list[str]:
     """Return the tests of a cell, as pytest names them."""
-    on_jax = _ON_JAX if cell.tensorflow in NEXT else []
+    on_jax = _ON_JAX if cell.column else []
     return [*_TESTS, *on_jax] if cell.spark.startswith("3.") else [*_TESTS, *_OF_SPARK_4, *on_jax]
 
 
-def run_tests(python: Path, tests: list[str], log: Path) -> Outcome:
+def run_tests(python: Path, tests: list[str], log: Path, variables: Mapping[str, str] | None = None) -> Outcome:
     """Run tests on the master `local`, and once more those that failed by a time-out.
 
     Parameters
@@ -92,15 +92,17 @@ def run_tests(python: Path, tests: list[str], log: Path) -> Outcome:
         As pytest names them.
     log : pathlib.Path
         The file to which the output is appended.
+    variables : mapping, optional
+        Of their environment, such as another ``JAVA_HOME``.
 
     Raises
     ------
     KeyboardInterrupt
         If `end_tests` has been called.
     """
-    outcome = _pytest(python, tests, log)
+    outcome = _pytest(python, tests, log, variables)
     if outcome.timed_out and all("::" in name for name in outcome.failed):
-        again = _pytest(python, list(outcome.failed), log)
+        again = _pytest(python, list(outcome.failed), log, variables)
         outcome = Outcome(outcome.passed + again.passed, again.failed)
     return outcome
 

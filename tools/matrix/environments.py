@@ -1,4 +1,4 @@
-"""Environments of cells, made by `uv`: interpreters, resolved versions and their installation."""
+"""Environments of cells, made by `uv`: interpreters, resolved versions and their installation; and Java."""
 
 import os
 import re
@@ -13,8 +13,9 @@ from threading import Lock
 
 from tools.matrix.cells import ROOT, Cell
 
-__all__ = ["NoPython", "NoRelease", "find_python", "install", "newest", "resolve", "versions_of"]
+__all__ = ["NoJava", "NoPython", "NoRelease", "find_java", "find_python", "install", "newest", "resolve", "versions_of"]
 
+_JAVAS = Path("/usr/lib/jvm")
 _UV = ROOT / ".venvs" / "uv"
 _WHEELS = ROOT / ".venvs" / "wheels"
 _building = Lock()
@@ -24,6 +25,10 @@ _OLD_NUMPY, _PYARROW_REFUSES, _OLDER_PYARROW = "1.", 26, "pyarrow<26"
 
 class NoPython(Exception):
     """There is no interpreter of a version, and it can't be downloaded."""
+
+
+class NoJava(Exception):
+    """There is no Java of a version."""
 
 
 class NoRelease(Exception):
@@ -69,6 +74,21 @@ def find_python(version: str) -> str:
     if found.returncode:
         raise NoPython(f"no Python {version} on this machine, and uv can't download it")
     return found.stdout.strip()
+
+
+def find_java(version: str) -> tuple[Path, str]:
+    """Return the directory of a Java below ``/usr/lib/jvm``, where Linux installs it, and its whole version.
+
+    Raises
+    ------
+    NoJava
+        If there is none.
+    """
+    for release in sorted(_JAVAS.glob("*/release")):
+        found = re.search(rf'^JAVA_VERSION="({version}\b[^"]*)"', release.read_text(), re.MULTILINE)
+        if found:
+            return release.parent, found[1]
+    raise NoJava(f"no Java {version} on this machine, in {_JAVAS}")
 
 
 @cache

@@ -1,8 +1,8 @@
-"""The tables of ``docs/compatibility.md``: a grid of results, and the versions of each cell."""
+"""The tables of ``docs/compatibility.md``: two grids of results, and the versions of each cell."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from tools.matrix.cells import NEWEST, PYTHONS, ROOT, SPARKS, TENSORFLOWS, Cell, selected
+from tools.matrix.cells import JAVA_PYTHON, JAVAS, NEWEST, PYTHONS, ROOT, SPARKS, TENSORFLOWS, Cell, selected, whole
 from tools.matrix.results import FAILED, NO_RELEASE, PASSED, Result
 
 __all__ = ["BEGIN", "END", "PAGE", "publish", "rows", "table", "write_between"]
@@ -17,7 +17,8 @@ def publish(results: Mapping[str, Result]) -> None:
     dates = sorted({result.date for result in results.values()})
     measured = dates[0] if len(set(dates)) == 1 else f"{dates[0]} to {dates[-1]}"
     command = f"Measured on {measured} with `make matrix`."
-    write_between(BEGIN, END, "\n\n".join([command, _grid(results), *_notes(results), _versions(results)]))
+    grids = [_grid(results), f"Python {JAVA_PYTHON} with the newest TensorFlow:", _java_grid(results)]
+    write_between(BEGIN, END, "\n\n".join([command, *grids, *_notes(results), _versions(results)]))
 
 
 def write_between(begin: str, end: str, text: str) -> None:
@@ -36,16 +37,6 @@ def table(cells: Sequence[Cell], results: Mapping[str, Result]) -> str:
 
 def _grid(results: Mapping[str, Result]) -> str:
     """Return a row for each Python and Spark, and a column for each TensorFlow."""
-    numbers = {detail: number for number, detail in enumerate(_details(results), 1)}
-
-    def text(result: Result | None) -> str:
-        if result is None:
-            return "not run"
-        if result.status == PASSED:
-            return f"{result.tests} passed"
-        found = f"{result.status} [{numbers[result.detail]}]"
-        return f"**{found}**" if result.status == FAILED else found
-
     lines = [
         [
             "Python",
@@ -57,8 +48,38 @@ def _grid(results: Mapping[str, Result]) -> str:
     for python in PYTHONS:
         for spark in SPARKS:
             of_row = [results.get(Cell(python, spark, tensorflow).name) for tensorflow in TENSORFLOWS]
-            lines.append([python, _spark(spark, of_row), *map(text, of_row)])
+            lines.append([python, _spark(spark, of_row), *_texts(of_row, results)])
     return rows(lines)
+
+
+def _java_grid(results: Mapping[str, Result]) -> str:
+    """Return a row for each Spark, and a column for each Java beside this machine's."""
+    found = {java: [results.get(Cell(JAVA_PYTHON, spark, NEWEST, java).name) for spark in SPARKS] for java in JAVAS}
+    exact = {
+        java: next((each.versions["java"] for each in of_java if each and "java" in each.versions), "not there")
+        for java, of_java in found.items()
+    }
+    lines = [["Spark", *(f"Java {java} ({exact[java]})" for java in JAVAS)], ["---"] * (len(JAVAS) + 1)]
+    for place, spark in enumerate(SPARKS):
+        of_row = [found[java][place] for java in JAVAS]
+        texts = zip(JAVAS.values(), _texts(of_row, results), strict=True)
+        lines.append(
+            [_spark(spark, of_row), *(text if spark in sparks else "does not start" for sparks, text in texts)]
+        )
+    return rows(lines)
+
+
+def _texts(of_row: Sequence[Result | None], results: Mapping[str, Result]) -> Iterator[str]:
+    """Yield what a grid has for results: how many tests have passed, or the status with the number of its line."""
+    numbers = {detail: number for number, detail in enumerate(_details(results), 1)}
+    for result in of_row:
+        if result is None:
+            yield "not run"
+        elif result.status == PASSED:
+            yield f"{result.tests} passed"
+        else:
+            found = f"{result.status} [{numbers[result.detail]}]"
+            yield f"**{found}**" if result.status == FAILED else found
 
 
 def _spark(version: str, results: Sequence[Result | None]) -> str:
@@ -68,7 +89,7 @@ def _spark(version: str, results: Sequence[Result | None]) -> str:
 
 
 def _details(results: Mapping[str, Result]) -> Iterator[str]:
-    details = [results[cell.name].detail for cell in selected() if cell.name in results]
+    details = [results[cell.name].detail for cell in whole() if cell.name in results]
     yield from dict.fromkeys(filter(None, details))
 
 
@@ -89,7 +110,8 @@ def _versions(results: Mapping[str, Result]) -> str:
     for cell in selected():
         versions = results[cell.name].versions if cell.name in results else {}
         if versions:
-            lines.append([versions.get("python", cell.python), *(versions.get(name, "") for name in _PACKAGES)])
+            found = (versions.get(name, versions.get(f"{name}-nightly", "")) for name in _PACKAGES)
+            lines.append([versions.get("python", cell.python), *found])
     return rows(lines)
 
 

@@ -8,9 +8,9 @@ from threading import Lock
 
 from tools.matrix.cells import ROOT
 
-__all__ = ["FAILED", "NO_PYTHON", "NO_RELEASE", "PASSED", "Result", "Results", "revision"]
+__all__ = ["FAILED", "NO_JAVA", "NO_PYTHON", "NO_RELEASE", "PASSED", "Result", "Results", "revision"]
 
-PASSED, FAILED, NO_RELEASE, NO_PYTHON = "passed", "failed", "no release", "no Python"
+PASSED, FAILED, NO_RELEASE, NO_PYTHON, NO_JAVA = "passed", "failed", "no release", "no Python", "no Java"
 _WHAT_COUNTS = ("src", "tests", "examples", "tools/matrix", "pyproject.toml")
 
 
@@ -21,13 +21,13 @@ class Result:
     Attributes
     ----------
     status : str
-        ``"passed"``, ``"failed"``, ``"no release"`` or ``"no Python"``.
+        ``"passed"``, ``"failed"``, ``"no release"``, ``"no Python"`` or ``"no Java"``.
     detail : str
         The first failure, or the reason why there is nothing to run.
     tests, seconds : int
         How many tests have passed, and the time of all tests.
     versions : dict of str to str
-        The packages' versions, and that of Python.
+        The packages' versions, that of Python, and that of a Java which is not the machine's own.
     more : dict of str to str
         The outcomes of what ran after the tests, by its name.
     date, revision : str

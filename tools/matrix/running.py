@@ -9,8 +9,8 @@ from pathlib import Path
 
 from tools.matrix.cell_tests import run_tests, tests_of
 from tools.matrix.cells import Cell
-from tools.matrix.environments import NoPython, NoRelease, install, resolve, versions_of
-from tools.matrix.results import FAILED, NO_PYTHON, NO_RELEASE, PASSED, Result
+from tools.matrix.environments import NoJava, NoPython, NoRelease, find_java, install, resolve, versions_of
+from tools.matrix.results import FAILED, NO_JAVA, NO_PYTHON, NO_RELEASE, PASSED, Result
 
 __all__ = ["EXTRA", "run"]
 
@@ -44,16 +44,24 @@ def run(
     made = partial(Result, date=date.today().isoformat(), revision=current)
     environment, log = directory / cell.name, directory / f"{cell.name}.log"
     versions: dict[str, str] = {}
+    variables: dict[str, str] = {}
     try:
+        if cell.java:
+            home, java = find_java(cell.java)
+            variables["JAVA_HOME"] = str(home)
         resolved = resolve(cell, EXTRA, more, overrides)
         versions = versions_of(resolved)
         python = install(cell, resolved, environment)
         versions["python"] = _version(environment)
+        if cell.java:
+            versions["java"] = java
         log.write_text(f"{resolved}\n")
         started = time.monotonic()
-        outcome = run_tests(python, tests_of(cell), log)
+        outcome = run_tests(python, tests_of(cell), log, variables)
         seconds = round(time.monotonic() - started)
         outcomes = {name: function(python, log) for name, function in (further or {}).items()}
+    except NoJava as error:
+        return made(NO_JAVA, str(error))
     except NoPython as error:
         return made(NO_PYTHON, str(error))
     except NoRelease as error:

@@ -4,7 +4,7 @@ What they show fails nothing: lines report what has changed since the page was w
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from tools.matrix.cell_tests import run_keras_suite, run_keras_table
@@ -14,7 +14,7 @@ from tools.matrix.page import PAGE, rows, write_between
 from tools.matrix.results import NO_PYTHON, NO_RELEASE, PASSED, Result
 from tools.matrix.running import run
 
-__all__ = ["cell_of", "changes", "publish", "requirements", "run_columns"]
+__all__ = ["cell_of", "changes", "publish", "requirements", "run_cell", "run_columns"]
 
 _BEGIN, _END = "<!-- next: begin -->", "<!-- next: end -->"
 _DATE, _NOT_MEASURED = "measured on", "not measured"
@@ -51,7 +51,8 @@ def run_columns(names: Sequence[str], current: str, directory: Path, *, short: b
     results = {}
     for name in names:
         print(f"{name}: begins", flush=True)
-        results[name] = _run(name, current, directory, short=short)
+        further = {} if short else {_TABLE: run_keras_table, _SUITE: run_keras_suite}
+        results[name] = run_cell(cell_of(name), current, directory, further)
         print(f"{name}: {results[name]}")
         for line in changes(PAGE.read_text(), name, results[name]):
             print(line, flush=True)
@@ -61,15 +62,17 @@ def run_columns(names: Sequence[str], current: str, directory: Path, *, short: b
     return 0
 
 
-def _run(name: str, current: str, directory: Path, *, short: bool) -> Result:
+def run_cell(
+    cell: Cell, current: str, directory: Path, further: Mapping[str, Callable[[Path, Path], str]] | None = None
+) -> Result:
+    """Run a cell, with what it has of pre-releases; the parameters are those of `run`."""
     try:
-        more, overrides = requirements(name)
+        more, overrides = requirements(cell)
     except NoPython as error:
         return Result(NO_PYTHON, str(error))
     except RuntimeError as error:
         return Result(NO_RELEASE, str(error))
-    further = {} if short else {_TABLE: run_keras_table, _SUITE: run_keras_suite}
-    return run(cell_of(name), current, directory, more, overrides, further)
+    return run(cell, current, directory, more, overrides, further)
 
 
 def cell_of(name: str) -> Cell:
@@ -77,39 +80,42 @@ def cell_of(name: str) -> Cell:
     return Cell(NEXT_PYTHON, "newest", name)
 
 
-def requirements(name: str, version: str = "") -> tuple[list[str], list[str]]:
-    """Return what a column installs, and what replaces the requirements that its packages have.
+def requirements(cell: Cell, version: str = "") -> tuple[list[str], list[str]]:
+    """Return what a cell has of pre-releases, and what replaces the requirements that its packages have.
 
     The bounds of this package's extras are for released versions. Of each library there is one distribution, although
     the pre-releases of TensorFlow and tf_keras require several.
 
     Parameters
     ----------
-    name : str
-        Of `NEXT`.
+    cell : Cell
+        The versions. One with releases needs nothing.
     version : str, optional
         Of TensorFlow; by default the newest on the index.
 
     Raises
     ------
     NoPython
-        If there is no interpreter of `NEXT_PYTHON`.
+        If there is no interpreter of that version.
     RuntimeError
         If there is no version of TensorFlow.
 
     Examples
     --------
-    >>> wanted, overrides = requirements("candidate", "2.22.0rc0")
+    >>> wanted, overrides = requirements(Cell("3.12", "newest", "candidate"), "2.22.0rc0")
     >>> wanted
     ['tensorflow==2.22.0rc0', 'keras-nightly', 'tf-keras-nightly>=2.22.0.dev0,<2.23.0.dev0', 'jax', 'pip']
     >>> overrides[:2]
     ['tensorflow==2.22.0rc0', "tf-nightly; python_version < '3'"]
     """
-    version = version or newest(NEXT[name], NEXT_PYTHON)
-    tensorflow = f"{NEXT[name]}=={version}"
+    if not cell.column:
+        return [], []
+    distribution = NEXT[cell.column]
+    version = version or newest(distribution, cell.python)
+    tensorflow = f"{distribution}=={version}"
     major, minor = map(int, version.split(".")[:2])
     tf_keras = f"tf-keras-nightly>={major}.{minor}.0.dev0,<{major}.{minor + 1}.0.dev0"
-    others = [*(each for each in NEXT.values() if each != NEXT[name]), "keras", "tf-keras", "tb-nightly"]
+    others = [*(each for each in NEXT.values() if each != distribution), "keras", "tf-keras", "tb-nightly"]
     absent = [f"{each}; python_version < '3'" for each in others]
     # pip fetches Keras's tests.
     return [tensorflow, "keras-nightly", tf_keras, "jax", "pip"], [tensorflow, *absent]
