@@ -45,7 +45,7 @@ def test_corners_take_the_nearest_python_that_there_is():
     assert [corner(name, lambda _: True, lambda _: True).name for name in CORNERS] == [
         "3.10-3.5-2.16",
         "3.12-4.0-2.19-java21",
-        "3.14-newest-newest-java25",
+        "3.13-newest-newest-java25",
     ]
     assert [corner(name, lambda python: python == "3.11", lambda java: java == "25").name for name in CORNERS] == [
         "3.11-3.5-2.16",

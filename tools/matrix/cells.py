@@ -80,11 +80,11 @@ class Cell:
         return [name if version == NEWEST else f"{name}=={version}.*" for name, version in names]
 
 
-# What CI runs: the oldest versions of all, the newest ones, and some between.
+# What CI runs: the oldest versions of all, the newest ones that are released, and some between. A nightly fails nothing.
 CORNERS = {
     "oldest": Cell(PYTHONS[0], SPARKS[0], TENSORFLOWS[0]),
     "between": Cell("3.12", "4.0", "2.19", "21"),
-    "newest": Cell(PYTHONS[-1], NEWEST, NEWEST, "25"),
+    "newest": Cell([each for each in PYTHONS if each not in _AHEAD][-1], NEWEST, NEWEST, "25"),
 }
 
 
