@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 import tensorflowonspark
 from tensorflowonspark.cli import check
 from tensorflowonspark.cli.signals import Signalled, exit_code_of_signal
+from tensorflowonspark.driver.preflight import add_pyspark, not_importable
 from tensorflowonspark.errors import (
     OF_PEERS,
     ClusterError,
@@ -31,6 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with 2.
     """
     words = sys.argv[1:] if arguments is None else list(arguments)
+    add_pyspark()
     try:
         options, unknown = _parser(words[:1]).parse_known_args(words)
         if unknown:
@@ -107,9 +109,7 @@ def _parser(command: list[str]) -> argparse.ArgumentParser:
     try:
         from tensorflowonspark.cli import attach, doctor, run, stacks, submit
     except ModuleNotFoundError as error:
-        raise RequirementError(
-            f"{error.name} can't be imported: {sys.executable} -m pip install {error.name}"
-        ) from error
+        raise RequirementError(not_importable(str(error.name))) from error
     for each in (run, submit, check, stacks, attach, doctor):
         each.add_to(commands)
     return parser

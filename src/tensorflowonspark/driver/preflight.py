@@ -59,11 +59,11 @@ def examine_environment() -> tuple[dict[str, str], list[str]]:
     found = {"tensorflowonspark": __version__, "python": ".".join(map(str, sys.version_info[:3]))}
     if sys.version_info[:2] < _PYTHON:
         problems.append(f"Python {found['python']} is too old: use Python 3.10 or newer")
-    for module, requirement in _REQUIREMENTS.items():
+    for module in _REQUIREMENTS:
         if version := _version(module):
             found[module] = version
         else:
-            problems.append(f'{module} can\'t be imported: {sys.executable} -m pip install "{requirement}"')
+            problems.append(not_importable(module))
     if clash := pyarrow_problem(found.get("pyarrow", "0"), _version("numpy")):
         problems.append(clash.replace("pip", f"{sys.executable} -m pip"))
     problems.extend(clashes())
@@ -71,6 +71,29 @@ def examine_environment() -> tuple[dict[str, str], list[str]]:
     found.update({"java": java} if java else {})
     problems.extend([problem] if problem else [])
     return found, problems
+
+
+def not_importable(module: str) -> str:
+    """Return the problem of a module that can't be imported, and what to do."""
+    home = os.environ.get("SPARK_HOME") if module == "pyspark" else None
+    where = f", and SPARK_HOME={home} has no python/pyspark: set it to Spark's own directory, or" if home else ":"
+    return f'{module} can\'t be imported{where} {sys.executable} -m pip install "{_REQUIREMENTS.get(module, module)}"'
+
+
+def add_pyspark() -> None:
+    """Have this process, and those that it starts, import the pyspark below SPARK_HOME if there is no other.
+
+    A distribution or an image of Spark has it there, where only Spark's own scripts look.
+    """
+    home = os.environ.get("SPARK_HOME")
+    if not home or _version("pyspark"):
+        return
+    python = Path(home, "python").absolute()
+    if not (python / "pyspark/__init__.py").exists():
+        return  # which is an error where pyspark is needed
+    folders = [str(python), *map(str, python.glob("lib/py4j-*-src.zip"))]
+    sys.path += folders
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), *folders]))
 
 
 def pyarrow_problem(pyarrow: str, numpy: str) -> str:
