@@ -5,9 +5,12 @@ programs (`tests.support.inprocess`), those of failures real processes (`tests.s
 benchmark of scale processes that each play fifty nodes.
 """
 
+import time
+
 import tensorflowonspark as tfos
 from tensorflowonspark.driver.spark.backend import Backend
 from tensorflowonspark.driver.spark.jobs import Stage
+from tensorflowonspark.driver.spark.lost_executors import LostExecutor
 from tensorflowonspark.driver.spark.slots import ApplicationSlots
 
 
@@ -55,6 +58,8 @@ class LoopbackBackend(Backend):
         self._submit = submit
         self.slots = slots
         self.preempted = set()
+        self.lost = {}  # why Spark has lost executors, and
+        self.reason_seconds = 0.0  # when it knows that
 
     def find_slots(self, needed, wanted, timeout, had=0):
         return wanted if self.slots is None else min(wanted, self.slots)
@@ -62,8 +67,10 @@ class LoopbackBackend(Backend):
     def reservation(self):
         return ApplicationSlots(None).reservation()
 
-    def was_preempted(self, executor):
-        return executor in self.preempted
+    def why_lost(self, executor, others=()):
+        time.sleep(self.reason_seconds)
+        lost = {**self.lost, **dict.fromkeys(self.preempted, "Executor decommission: it is taken")}
+        return [LostExecutor(each, lost[each]) for each in (executor, *others) if each in lost]
 
     def place(self, plan, data, on_end):
         return self._place(plan, on_end)

@@ -51,7 +51,8 @@ class ScriptedNode:
     def _run(self):
         try:
             member = Member(self.number, self.plan.config.spec.roles[self.number], "here", 1000 + self.number)
-            self.send(Register(member, self.plan.cluster_id, os.getpid(), os.getpid()))
+            executor = str(self.number)
+            self.send(Register(member, self.plan.cluster_id, os.getpid(), os.getpid(), executor))
             self.channel.receive()
             self.placed.set()
             self.send(NodeReady("socket", 1))

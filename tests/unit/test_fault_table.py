@@ -335,6 +335,7 @@ def test_nobody_waits_by_the_wall_clock():
         "driver/metrics/event_log.py",  # when epochs ended
         "driver/metrics/metrics_store.py",  # the times of curves
         "driver/run_log.py",  # as MLflow does
+        "driver/spark/lost_executors.py",  # which executors Spark has lost within some seconds
         "keras/shared_paths.py",  # which files others have written since this process began
         "keras/waiting.py",  # as TensorFlow's graph does; a clock that is set falsifies one share of waiting
     }

@@ -69,6 +69,7 @@ class ClusterAttempt:
             restarts=config.restarts,
             metrics=self._metrics,
             on_lost=self._leave_hosts,
+            why_lost=backend.why_lost,
         )
         self._recovery = Recovery(self.monitor)
         self._replacements: Replacements | None = None

@@ -239,11 +239,9 @@ class ClusterRun:
         self._attempt = self._next_attempt(self._config)
 
     def _is_preemption(self, error: ClusterError) -> bool:
-        """Whether a node has failed with its executor, which was preempted; Spark may know that some seconds later."""
-        if not (isinstance(error, NodeError) and may_be_preemption(error.cause, self._config.restarts)):
-            return False
-        executors = {str(node.role): node.process.executor for node in self._attempt.monitor.roster.nodes}
-        return self._backend.was_preempted(executors.get(error.node, ""))
+        """Whether a node has failed with its executor, which was preempted."""
+        of_executor = isinstance(error, NodeError) and may_be_preemption(error.cause, self._config.restarts)
+        return of_executor and self._attempt.monitor.preempted
 
     def cancel(self, error: Exception) -> None:
         """End the cluster for another thread, now or before its next attempt; who waits for it gets the error."""

@@ -1,6 +1,5 @@
 """Root cause analysis: which failure came first."""
 
-import logging
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -10,10 +9,9 @@ from tensorflowonspark.driver.decision import OF_EXECUTORS
 from tensorflowonspark.driver.nodes import Node, Roster
 from tensorflowonspark.errors import FailureKind, NodeError
 from tensorflowonspark.messages import Failed, Probe
-from tensorflowonspark.terminal import CONSOLE, printable
+from tensorflowonspark.terminal import printable
 from tensorflowonspark.transport import MTU_ADVICE, ONLY_SMALL
 
-_log = logging.getLogger(__name__)
 # Nodes wait for each other in TensorFlow, or have lost each other: whether the network lets them is found out first.
 _BETWEEN_NODES = (FailureKind.PEER_LOST, FailureKind.HUNG)
 _TASK = re.compile(r"/job:(\w+)/replica:\d+/task:(\d+)")  # in errors of TensorFlow
@@ -64,10 +62,6 @@ class Failures:
         """Note the failure of a node that the others can do without."""
         self._roster.lose(node)
         self._losses.append((node, failure))
-        held = f"; with it went {node.holds}" if node.holds else ""
-        goes = "answer on: they get its rows" if node.returned else "train on"
-        text = "%s on %s failed: %s. The others %s%s"
-        CONSOLE.log(_log, logging.WARNING, text, node.role, node.host, printable(failure.reason), goes, held)
 
     def withdraw(self, node: Node, failure: Failed) -> None:
         """Forget the exception of a node's program that followed from the end of its executor, which is known now."""
@@ -89,9 +83,17 @@ class Failures:
         """Return the nodes whose supervisors have not answered a probe."""
         return [node for node in self._roster.nodes if node.channel is not None and node.checked < probe]
 
+    def root(self) -> tuple[Node, Failed]:
+        """Return the failure that is most likely the root cause, and its node."""
+        return min(self._failures, key=lambda each: each[1].kind.value)
+
+    def settle(self, node: Node, failure: Failed) -> None:
+        """Take the failure of a node for the root cause, now that all is known about it."""
+        self._failures = [(node, failure)]
+
     def first(self) -> NodeError:
-        """Return the failure that is most likely the root cause."""
-        node, failed = min(self._failures, key=lambda each: each[1].kind.value)
+        """Return the error of the failure that is most likely the root cause."""
+        node, failed = self.root()
         if failed.kind in _BETWEEN_NODES:
             failed = explain_network(node, failed, self._roster.nodes)
         details = failed.reason, failed.advice, failed.traceback, failed.output

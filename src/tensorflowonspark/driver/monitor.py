@@ -7,6 +7,7 @@ the lock with which other threads read the state; these change it by events of t
 
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 from threading import Thread
 from traceback import format_exception
 from typing import Any, TypeVar
@@ -17,12 +18,13 @@ from tensorflowonspark.driver.console import ConsoleReporter
 from tensorflowonspark.driver.decision import awaits_executors
 from tensorflowonspark.driver.failures import Failures
 from tensorflowonspark.driver.inbox import Inbox
+from tensorflowonspark.driver.loss_reasons import LossReasons, WhyLost
 from tensorflowonspark.driver.members import Membership
 from tensorflowonspark.driver.metrics.metrics_store import MetricsStore
 from tensorflowonspark.driver.nodes import Node, NodeState, Roster
 from tensorflowonspark.driver.stack_collection import StackCollection
 from tensorflowonspark.errors import ClusterError, NodeError
-from tensorflowonspark.messages import Stop
+from tensorflowonspark.messages import Failed, Stop
 from tensorflowonspark.restart_policy import RestartPolicy
 from tensorflowonspark.terminal import CONSOLE
 from tensorflowonspark.transport import Channel
@@ -42,7 +44,7 @@ class Monitor:
     while they answered inference, both in a thread of their own.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - settings that are named at the call
         self,
         spec: ClusterSpec,
         cluster: str,
@@ -53,6 +55,7 @@ class Monitor:
         restarts: RestartPolicy = RestartPolicy(0),  # noqa: B008 - it is immutable
         metrics: MetricsStore | None = None,
         on_lost: Callable[[Sequence[Node]], None] = lambda _: None,
+        why_lost: WhyLost = lambda *_: [],
     ) -> None:
         self.roster = Roster(spec)
         self.metrics = metrics or MetricsStore()
@@ -66,11 +69,14 @@ class Monitor:
         self.members = Membership(self.roster, cluster, lambda: not (self._stopping or self.failures.begun))
         awaits = awaits_executors(restarts)
         self.failures = Failures(self.roster, self._conclude, self.inbox.later, awaits_executors=awaits)
+        self.reasons = LossReasons(self.roster, self.inbox, why_lost)
+        self.preempted = False  # the executor of the node whose failure is the root cause was
         self.feed: int | None = None  # the number of the current feed
         self.on_feed_message: Callable[[Node, Any], None] = _ignore  # takes messages of nodes, and their failures
         self.on_lost = on_lost
         self._on_failure = on_failure
         self._failed = False  # and the root cause is certain
+        self._explained = False  # and Spark has had the time to give its reason
         self._stopping = False
         self._cancelled: Exception | None = None
 
@@ -96,11 +102,18 @@ class Monitor:
         self._failed = True
         self._stopping = True
         self.metrics.fail()
-        error = self.failures.first()
-        self.metrics.events.note("failure", str(error).partition("\n")[0], error.node)
+        node, failure = self.failures.root()
+        self.reasons.add(failure, node.executor, partial(self._publish, node))
         # The driver's program is first: the ends of many nodes would keep it from the lock. Cancelling Spark's jobs
         # takes time, and must not hold up the messages.
         Thread(target=self._end_all, daemon=True).start()
+
+    def _publish(self, node: Node, failure: Failed, preempted: bool) -> None:
+        """Note the root cause, which from now on whoever waits for the cluster gets."""
+        self.failures.settle(node, failure)
+        self._explained, self.preempted = True, preempted
+        error = self.failures.first()
+        self.metrics.events.note("failure", str(error).partition("\n")[0], error.node)
 
     def _end_all(self) -> None:
         self.roster.send_all(Stop(grace_seconds=0.0))
@@ -113,6 +126,7 @@ class Monitor:
             self._stop(0.0)
 
     def _stop(self, grace_seconds: float) -> None:
+        self.reasons.end()
         if not self._stopping:
             self._stopping = True
             self.roster.send_all(Stop(grace_seconds))
@@ -135,7 +149,8 @@ class Monitor:
         self.wake()
 
     def failure(self) -> NodeError | None:
-        """Return the root cause of the cluster's failure, once it is certain."""
+        """Return the root cause of the cluster's failure, once it is certain; wait for Spark's part of it."""
+        self.inbox.wait(lambda: self._explained or not self._failed)
         with self.lock:
             return self._root_cause()
 
@@ -194,7 +209,7 @@ class Monitor:
         return self.inbox.wait(over, seconds)
 
     def _raise_if_ended(self) -> None:
-        if self._stopping:
+        if self._stopping and (self._explained or not self._failed):
             raise self._cancelled or self._root_cause() or ClusterError("the cluster has been shut down")
 
     def check(self) -> None:

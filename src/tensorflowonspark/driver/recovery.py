@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from threading import Thread
 from typing import Any
 
@@ -28,10 +29,11 @@ from tensorflowonspark.driver.joint_work import JointWork
 from tensorflowonspark.driver.monitor import Monitor
 from tensorflowonspark.driver.nodes import Node, NodeState
 from tensorflowonspark.messages import Failed, Stop
-from tensorflowonspark.terminal import CONSOLE
+from tensorflowonspark.terminal import CONSOLE, printable
 from tensorflowonspark.transport import Channel
 
 _log = logging.getLogger(__name__)
+Starter = Callable[[Node, Failed, Channel | None, str, bool], None]
 
 
 class Recovery:
@@ -42,17 +44,18 @@ class Recovery:
         self._roster = monitor.roster
         self._restarts_nodes = monitor.policy.scope == "node"
         self._joint = JointWork(monitor.roster, monitor.inbox.later, keeps=self._restarts_nodes)
-        self._start: Callable[[Node, Failed, Channel | None, str], None]
+        self._start: Starter
         self._checked = time.monotonic()  # time of the last check for heartbeats
 
     def start(self) -> None:
         """Begin to check the nodes for heartbeats."""
         self._monitor.inbox.later(0.0, self._check_regularly)
 
-    def set_starter(self, start: Callable[[Node, Failed, Channel | None, str], None]) -> None:
+    def set_starter(self, start: Starter) -> None:
         """Have a function start failed nodes again, in an event, while the others continue.
 
-        It takes a node and its failure, the channel of its former process, and Spark's id of its former executor.
+        It takes a node and its failure, the channel of its former process, Spark's id of its former executor, and
+        whether that was preempted.
         """
         self._start = start
 
@@ -126,7 +129,7 @@ class Recovery:
             case Replace():
                 executor = node.process.executor
                 channel = self._retire(node, failure)
-                self._start(node, failure, channel, executor)
+                self._monitor.reasons.add(failure, executor, partial(self._start_again, node, channel, executor))
             case Lose(note):
                 self._lose(node, replace(failure, reason=failure.reason + note))
             case EndAttempt(note):
@@ -161,16 +164,29 @@ class Recovery:
         """Go on without a node."""
         self._roster.move(node, NodeState.FAILED)
         self._monitor.failures.lose(node, failure)
-        self._note_failure(node, failure)
+        held = f"; with it went {node.feed.holds}" if node.feed.holds else ""
+        goes = "answer on: they get its rows" if node.program.returned else "train on"
+        tell = partial(self._tell_loss, node, f"The others {goes}{held}")
+        self._monitor.reasons.add(failure, node.process.executor, tell)
         if node.program.answering:
             Thread(target=self._monitor.on_lost, args=([node],), daemon=True).start()
         self._joint.go_on_without(node)
         self._roster.send(node.number, Stop(grace_seconds=0.0))  # it may only hang
         self._monitor.on_feed_message(node, failure)
 
+    def _tell_loss(self, node: Node, then: str, failure: Failed, _preempted: bool) -> None:
+        text = "%s on %s failed: %s. %s"
+        CONSOLE.log(_log, logging.WARNING, text, node.role, node.host, printable(failure.reason), then)
+        self._note_failure(node, failure)
+
+    def _start_again(
+        self, node: Node, channel: Channel | None, executor: str, failure: Failed, preempted: bool
+    ) -> None:
+        self._note_failure(node, failure)
+        self._start(node, failure, channel, executor, preempted)
+
     def _retire(self, node: Node, failure: Failed) -> Channel | None:
         """End a node's process, in whose place another one is started; return its channel."""
-        self._note_failure(node, failure)
         channel = node.process.channel
         self._roster.send(node.number, Stop(grace_seconds=0.0))
         current = -1 if self._monitor.feed is None else self._monitor.feed

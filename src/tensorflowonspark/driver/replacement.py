@@ -11,7 +11,7 @@ from dataclasses import replace
 from threading import Lock, Thread
 
 from tensorflowonspark.config import ClusterConfig
-from tensorflowonspark.driver.decision import Failure, Replace, decide, may_be_preemption
+from tensorflowonspark.driver.decision import Failure, Replace, decide
 from tensorflowonspark.driver.monitor import Monitor
 from tensorflowonspark.driver.nodes import Node, NodeState
 from tensorflowonspark.driver.recovery import Recovery
@@ -47,12 +47,13 @@ class Replacements:
         self._stages: list[Stage] = []
         recovery.set_starter(self.start)
 
-    def start(self, node: Node, failure: Failed, channel: Channel | None, executor: str) -> None:
+    def start(self, node: Node, failure: Failed, channel: Channel | None, executor: str, preempted: bool) -> None:
         """Start a node again that has failed, when its former process has ended; return at once.
 
-        The channel and the executor are those of the former process.
+        The channel and the executor, which may have been preempted, are those of the former process.
         """
-        Thread(target=self._start, args=(node, node.restarts, channel, failure, executor), daemon=True).start()
+        arguments = node, node.restarts, channel, failure, executor, preempted
+        Thread(target=self._start, args=arguments, daemon=True).start()
 
     def close(self, seconds: float) -> None:
         """End the stages; the nodes have ended."""
@@ -60,7 +61,9 @@ class Replacements:
             stage.wait(seconds)
             stage.cancel()
 
-    def _start(self, node: Node, restart: int, channel: Channel | None, failure: Failed, executor: str) -> None:
+    def _start(
+        self, node: Node, restart: int, channel: Channel | None, failure: Failed, executor: str, preempted: bool
+    ) -> None:
         """Start a node again, and wait until it is up or has failed once more (in a thread of its own)."""
         monitor, seconds = self._monitor, self._config.start_timeout
 
@@ -69,8 +72,6 @@ class Replacements:
             up = launched and node.state is not NodeState.CONNECTED
             return up or node.restarts != restart or (stage.ended and not launched)
 
-        lost = may_be_preemption(failure.kind.name.lower(), self._config.restarts)
-        preempted = lost and self._backend.was_preempted(executor)
         try:
             delay = monitor.ask(lambda: self._charge(node, restart, failure, preempted=preempted))
             if delay is None:

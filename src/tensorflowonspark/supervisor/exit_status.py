@@ -6,7 +6,7 @@ from pathlib import Path
 from tensorflowonspark.errors import FailureKind
 from tensorflowonspark.processes import PIPE_CLOSED_EXIT, UNKNOWN_EXIT
 
-_MEMORY_ADVICE = (
+MEMORY_ADVICE = (
     "give the executors more memory beside the JVM's (spark.executor.memoryOverhead), run fewer nodes on each, or "
     "use a smaller model or batch_size"
 )
@@ -78,7 +78,7 @@ def explain(
     if exit_code == UNKNOWN_EXIT:
         reason = "its process ended after its fork server, which would have received its exit code"
         kind = FailureKind.OUT_OF_MEMORY if memory_kills else FailureKind.KILLED
-        return kind, reason, f"someone killed both: an operator, or the host for memory; if so, {_MEMORY_ADVICE}"
+        return kind, reason, f"someone killed both: an operator, or the host for memory; if so, {MEMORY_ADVICE}"
     if exit_code == PIPE_CLOSED_EXIT:
         reason = (
             "its program closed the connection to its supervisor, as os.closerange does, or a second close of a file"
@@ -93,16 +93,14 @@ def explain(
 def _explain_signal(number: int, memory_kills: int, output: str) -> tuple[FailureKind, str, str]:
     name = signal.Signals(number).name
     if number == signal.SIGKILL and memory_kills:
-        return FailureKind.OUT_OF_MEMORY, "it ran out of memory: the kernel killed its process", _MEMORY_ADVICE
+        return FailureKind.OUT_OF_MEMORY, "it ran out of memory: the kernel killed its process", MEMORY_ADVICE
     if number == signal.SIGABRT and _JAX_ABORT in output:
         advice = "all nodes are up: the network between the workers may drop packets"
         return FailureKind.PEER_LOST, "JAX ended its process, since it lost the one of the first worker", advice
     if number in _CRASHES:
         advice = "native code crashed (TensorFlow, a driver, a custom op): see its last output"
     elif number == signal.SIGKILL:
-        advice = (
-            f"someone killed it: an operator, the resource manager, or the host for memory; if so, {_MEMORY_ADVICE}"
-        )
+        advice = f"someone killed it: an operator, the resource manager, or the host for memory; if so, {MEMORY_ADVICE}"
     else:
         advice = "someone sent it that signal"
     return FailureKind.KILLED, f"its process was ended by {name}", advice

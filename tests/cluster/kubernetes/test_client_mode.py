@@ -52,25 +52,52 @@ def test_an_unchanged_script_trains_on_two_pods(kubernetes):
         assert {"name": "shm", "mountPath": "/dev/shm"} in spec["containers"][0]["volumeMounts"]
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(300)
-def test_a_training_goes_on_after_its_pod_is_deleted(kubernetes, tmp_path):
+def run_driver(kubernetes, program, name, directory):
+    """Run a program of tests/support as the driver of an application; return what it prints last, and its errors."""
     environment = {
         **os.environ,
         "PYSPARK_PYTHON": sys.executable,
-        "PYTHONPATH": str(ROOT),
-        "PYSPARK_SUBMIT_ARGS": shlex.join([*conf(kubernetes), "--name", "deleted", "pyspark-shell"]),
+        "PYTHONPATH": os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(ROOT)])),
+        "PYSPARK_SUBMIT_ARGS": shlex.join([*conf(kubernetes), "--name", name, "pyspark-shell"]),
     }
-    command = [sys.executable, SUPPORT / "kubernetes/program.py", kubernetes.url, tmp_path]
+    command = [sys.executable, SUPPORT / "kubernetes" / program, kubernetes.url, directory]
     done = subprocess.run(command, check=False, env=environment, capture_output=True, text=True, timeout=240)
     assert not done.returncode, done.stderr
-    found = json.loads(done.stdout.splitlines()[-1])
+    return json.loads(done.stdout.splitlines()[-1]), done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_pods_that_are_killed_are_named_with_the_reason_of_each(kubernetes, tmp_path):
+    """One for its memory, the other for its disk, at the same time: either may be noticed first."""
+    found, errors = run_driver(kubernetes, "killed.py", "killed", tmp_path)
+    assert found["results"] == {"worker:0": 1, "worker:1": 1}
+    number = r"worker:[01] on [\d.]+"
+    first = rf"^({number} failed: [^(]*)\((executor.*?)\); at the same time ended the executors of {number} \((.*)\)$"
+    line = re.search(first, errors, re.MULTILINE)
+    assert line, errors
+    code = r"exit code 137\(SIGKILL, possible container OOM\)"
+    pod = r"executor (\d+), pod (killed-\w+)-exec-\1: "
+    full = 'Evicted, Usage of EmptyDir volume "spark-local-dir-1" exceeds the limit "1Gi".'
+    for reason in ("OOMKilled", re.escape(full)):
+        assert any(re.fullmatch(f"{pod}{code}, {reason}", each) for each in line.groups()[1:]), errors
+    assert f"{line[0]}\nAll nodes are started again (restart 1 of 1)" in errors
+    assert [text for kind, text in found["events"] if kind == "failure"] == [line[0]]
+    names = set(re.findall(r"pod (killed-\w+-exec-\d+)", line[0]))
+    assert len(names) == 2
+    assert names <= set(kubernetes.pods_of("killed"))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_training_goes_on_after_its_pod_is_deleted(kubernetes, tmp_path):
+    found, errors = run_driver(kubernetes, "program.py", "deleted", tmp_path)
     assert sorted(found["hosts"]) == sorted(found["pods"])
     assert len(set(found["hosts"])) == 2
     lost = found["hosts"][1]
     # The supervisor reports the end of its executor, or ends with it before it has.
     named = f"worker:1 on {lost} failed: the (executor that it ran on has ended|connection to its supervisor broke)"
-    assert re.search(named, done.stderr), done.stderr
+    assert re.search(named, errors), errors
     for result in found["results"].values():
         assert result["attempt"] == 1
         assert 0 < result["epochs"] < 6  # the rest, from a checkpoint

@@ -37,6 +37,8 @@ _GRACE_SECONDS = 30.0
 _POLL_SECONDS = 0.1
 PULL_SECONDS = "tests/pull-seconds"  # the annotation of a pod whose image takes time
 HOST_NETWORK = "tests/host-network"  # of one that needs servers at this machine's 127.0.0.1
+# Of one whose container is killed as a whole: the container's reason, or the pod's with a message, as "Evicted: why".
+KILLED = "tests/killed"
 
 
 class Api:
@@ -154,7 +156,7 @@ class Pod:
         if self._process is None:
             if not deleted and self._is_ready(description, maps):
                 self._start(description, maps)
-        elif self._process.poll() is not None:
+        elif self._process.poll() is not None or KILLED in description["metadata"].get("annotations", {}):
             self.kill()
         elif deleted:
             self._end(description["spec"].get("terminationGracePeriodSeconds", _GRACE_SECONDS))
@@ -252,12 +254,14 @@ class Pod:
             self.kill()
 
     def _status(self, description, code):
+        killed, _, message = description["metadata"].get("annotations", {}).get(KILLED, "").partition(": ")
         if code is None:
             phase, state = "Running", {"running": {"startedAt": self._started}}
         else:
             phase = "Failed" if code else "Succeeded"
-            code = code if code >= 0 else 128 - code
-            state = {"terminated": {"exitCode": code, "reason": "Error" if code else "Completed"}}
+            code = 128 + signal.SIGKILL if killed else code if code >= 0 else 128 - code
+            of_container = killed if killed and not message else "Error" if code else "Completed"
+            state = {"terminated": {"exitCode": code, "reason": of_container}}
         name = description["spec"]["containers"][0]["name"]
         container = {"name": name, "image": "none", "imageID": "", "restartCount": 0, "ready": code is None}
         return {
@@ -266,6 +270,7 @@ class Pod:
             "startTime": self._started,
             "conditions": [{"type": "Ready", "status": "True" if code is None else "False"}],
             "containerStatuses": [{**container, "state": state}],
+            **({"reason": killed, "message": message} if message else {}),
         }
 
 

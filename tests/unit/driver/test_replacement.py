@@ -105,7 +105,7 @@ def test_a_failure_after_which_no_node_is_started_again_ends_all(kind, words):
 @pytest.mark.parametrize("scope", ["cluster", "node"])
 def test_preemptions_use_up_no_restarts(scope):
     backend = ScriptedBackend(fails_until(2, FailureKind.EXECUTOR_LOST))
-    backend.preempted.add("")
+    backend.preempted.add("0")
     with cluster_on(backend, restarts=RestartPolicy(0, max_preemptions=2, scope=scope)) as cluster:
         assert cluster.join() == {"worker:0": "done"}
     assert [plan.config.attempt for plan in backend.plans] == [0, 1, 2]

@@ -4,7 +4,7 @@ It knows nothing of feeds. Tests replace it by a backend without Spark.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -25,7 +25,7 @@ from tensorflowonspark.driver.spark.jobs import (
 )
 from tensorflowonspark.driver.spark.ledger import Lease
 from tensorflowonspark.driver.spark.local_nodes import LocalNodes
-from tensorflowonspark.driver.spark.lost_executors import give_up_host, was_preempted
+from tensorflowonspark.driver.spark.lost_executors import LostExecutor, give_up_host, why_lost
 from tensorflowonspark.driver.spark.resources import allocates_dynamically, driver_host, find_slots, listen
 from tensorflowonspark.driver.spark.slots import ApplicationSlots, Reservation
 from tensorflowonspark.driver.spark.spark_names import HADOOP, explained
@@ -88,9 +88,9 @@ class Backend:
     def release_slots(self) -> None:
         """Give the slots back that `reserve_slots` has taken, if there are any."""
 
-    def was_preempted(self, executor: str) -> bool:  # noqa: ARG002
-        """Return whether an executor that has ended was taken by the cluster manager, or decommissioned."""
-        return False
+    def why_lost(self, executor: str, others: Iterable[str] = ()) -> list[LostExecutor]:  # noqa: ARG002
+        """Return why an executor has ended, if that is known, and of the others those that ended at the same time."""
+        return []
 
     def give_up_host(self, executor: str) -> None:
         """Have nothing more run on the host of an executor, which does not answer."""
@@ -204,20 +204,20 @@ class SparkBackend(Backend):
         if lease is not None:
             lease.release()
 
-    def was_preempted(self, executor: str) -> bool:
-        """Return whether an executor that has ended was decommissioned by Spark, or taken by the cluster manager.
+    def why_lost(self, executor: str, others: Iterable[str] = ()) -> list[LostExecutor]:
+        """Return why Spark has lost an executor, if that is known, and of the others those that ended at the same time.
 
         Spark may learn that later than the driver learns of the failure of a node: it is waited for, some seconds.
 
         `executor` is empty for the driver.
         """
         if not executor:
-            return False
+            return []
         try:
-            return was_preempted(self._spark.sparkContext, executor)
+            return why_lost(self._spark.sparkContext, executor, others)
         except Exception as error:  # the application has ended, or Spark has forgotten the executor
-            _log.warning("whether executor %s was preempted is unknown: %s", executor, first_cause(error))
-            return False
+            _log.warning("why executor %s has ended is unknown: %s", executor, first_cause(error))
+            return []
 
     def give_up_host(self, executor: str) -> None:
         """Have Spark run nothing more on the host of an executor, which does not answer, and replace what it has there.

@@ -1,23 +1,45 @@
 """Lost executors: why Spark has lost one, and that it gives up those of a host that does not answer.
 
 Spark's driver learns from the cluster manager why an executor has ended, and shows it as text (``removeReason`` of the
-REST API): it may be a preemption, as of an executor that Spark has decommissioned, or that the cluster manager has
-taken for itself or for others. A supervisor notices the end of its executor earlier, within milliseconds. A host that
-does not answer Spark takes for alive for a minute or more.
+REST API). It is the only place where a container that was killed as a whole, for its memory or its disk, leaves a
+reason: all its processes are gone, and Spark deletes its pod. Or it is a preemption, as of an executor that Spark has
+decommissioned, or that the cluster manager has taken for itself or for others. A supervisor notices the end of its
+executor earlier, within milliseconds. A host that does not answer Spark takes for alive for a minute or more.
 """
 
 import re
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-from tensorflowonspark.driver.spark.spark_names import LOST_HOSTS, PREEMPTION, explained
+from tensorflowonspark.config import REASON_SECONDS
+from tensorflowonspark.driver.spark.spark_names import LOST_HOSTS, LOST_REASONS, explained
+from tensorflowonspark.supervisor.exit_status import MEMORY_ADVICE
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
 _NOTICE_SECONDS = 1.0  # for Spark to notice that an executor has ended
-_REASON_SECONDS = 8.0  # for the cluster manager to say why: YARN's application master asks every three seconds
+_OTHERS_SECONDS = 4.0  # for the reasons of others, without which that of the one that is asked for is told
+_TOGETHER_SECONDS = 10.0  # between the ends of executors that may have one cause
 _CHECK_SECONDS = 0.05
+_SHOWN = 500  # characters of a reason
+_PODS = "spark.kubernetes.executor.podNamePrefix"  # Spark sets it itself, unless the user has
+_ALLOCATOR = "spark.kubernetes.allocation.pods.allocator"  # others than its default give pods names of their own
+# What tells something in Spark's description of a pod, which has the times and the image of each container too. The
+# exit code is -1 if Spark does not know its container by its name: then that of the first container.
+_EXIT_CODE = re.compile(r"exited with (exit code) ((?!-1\b).+?)\.$|^\s*(exit code): (\d+)$", re.MULTILINE)
+_OF_POD = re.compile(
+    r"(?:brief reason|following message): (?!N/A)(.+)|termination reason: (?!Error|Completed)(.+)", re.MULTILINE
+)
+_DISK = re.compile(r"ephemeral|EmptyDir|DiskPressure")
+_MEMORY = re.compile(r"OOMKilled|memory limits|low on resource: memory")
+_DISK_ADVICE = (
+    "the rows that nodes keep need more room on disk: a larger volume for spark-local-dir-1 "
+    "(spark.kubernetes.executor.volumes...), more workers, or cache=None, which keeps no rows"
+)
+_TAKEN_ADVICE = "with restarts=... the training goes on on other executors, and such an end uses up no restart"
 _TAKEN = re.compile(
     "|".join(
         (
@@ -31,17 +53,43 @@ _TAKEN = re.compile(
 )
 
 
-def is_preemption(reason: str) -> bool:
-    """Return whether Spark has lost an executor for a reason that lies neither in the executor nor in its programs.
+@dataclass(frozen=True)
+class LostExecutor:
+    """An executor that has ended, and why: in Spark's words."""
 
-    Examples
-    --------
-    >>> is_preemption("Executor decommission: spot instance is taken")
-    True
-    >>> is_preemption("Command exited with code 137")
-    False
-    """
-    return bool(_TAKEN.search(reason))
+    number: str  # Spark's id of it
+    reason: str  # empty if Spark knows none
+    pod: str = ""  # on Kubernetes
+
+    @property
+    def preempted(self) -> bool:
+        """Whether the reason lies neither in the executor nor in its programs.
+
+        Examples
+        --------
+        >>> LostExecutor("3", "Executor decommission: spot instance is taken").preempted
+        True
+        >>> LostExecutor("3", "Command exited with code 137").preempted
+        False
+        """
+        return bool(_TAKEN.search(self.reason))
+
+    @property
+    def advice(self) -> str:
+        """The remedy, if the reason is known to have one."""
+        if _DISK.search(self.reason):
+            return _DISK_ADVICE
+        if _MEMORY.search(self.reason):
+            return MEMORY_ADVICE
+        return _TAKEN_ADVICE if self.preempted else ""
+
+    def __str__(self) -> str:
+        code = _EXIT_CODE.search(self.reason)
+        told = [" ".join(filter(None, code.groups()))] if code else []
+        told += [each.strip() for groups in _OF_POD.findall(self.reason) for each in groups if each]
+        text = ", ".join(told) or " ".join(self.reason.split())
+        name = f"executor {self.number}, pod {self.pod}" if self.pod else f"executor {self.number}"
+        return f"{name}: {text[:_SHOWN]}" if text else name
 
 
 def names_lost_executor(reason: str) -> bool:
@@ -55,20 +103,33 @@ def names_lost_executor(reason: str) -> bool:
     return "ExecutorLostFailure" in reason
 
 
-def was_preempted(context: "SparkContext", executor: str) -> bool:
-    """Wait some seconds until Spark knows why an executor has ended; return whether that was a preemption."""
-    begin = time.monotonic()
-    with explained(PREEMPTION):
+def why_lost(context: "SparkContext", executor: str, others: Iterable[str] = ()) -> list[LostExecutor]:
+    """Wait some seconds until Spark knows why an executor has ended; return that, and of the others each that has too.
+
+    The others ended within some seconds of it: which of them is to blame only their reasons show.
+    """
+    begin, together = time.monotonic(), time.time() - _TOGETHER_SECONDS
+    with explained(LOST_REASONS):
         scala = context._jsc.sc()
-        while True:
-            summary = scala.statusStore().executorSummary(executor)
-            if not summary.isActive():
-                reason = summary.removeReason()
-                return reason.isDefined() and is_preemption(str(reason.get()))
-            noticed = not scala.schedulerBackend().isExecutorActive(executor)
-            if time.monotonic() - begin > (_REASON_SECONDS if noticed else _NOTICE_SECONDS):
-                return False
-            time.sleep(_CHECK_SECONDS)
+        backend, store, conf = scala.schedulerBackend(), scala.statusStore(), scala.conf()
+        pods = conf.get(_PODS, "") if conf.get(_ALLOCATOR, "direct") == "direct" else ""
+
+        def find(number: str, notice: float, seconds: float, since: float = 0.0) -> list[LostExecutor]:
+            summary: Any = store.executorSummary(number)
+            while summary.isActive():
+                noticed = not backend.isExecutorActive(number)
+                if time.monotonic() - begin > (seconds if noticed else notice):
+                    return []
+                time.sleep(_CHECK_SECONDS)
+                summary = store.executorSummary(number)
+            if summary.removeTime().get().getTime() / 1000 < since:
+                return []
+            reason = summary.removeReason()
+            pod = f"{pods}-exec-{number}" if pods else ""
+            return [LostExecutor(number, str(reason.get()) if reason.isDefined() else "", pod)]
+
+        found = find(executor, _NOTICE_SECONDS, REASON_SECONDS)
+        return [*found, *(lost for number in others for lost in find(number, 0.0, _OTHERS_SECONDS, together))]
 
 
 def give_up_host(context: "SparkContext", executor: str) -> None:

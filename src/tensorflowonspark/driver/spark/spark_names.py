@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 TESTED = "pyspark>=3.5,<4.4"  # the releases with which the tests have run: docs/compatibility.md
 SLOTS, DYNAMIC, GPUS = "the number of task slots", "dynamic allocation", "gpus_per_node"
-PREEMPTION = "restarts after a preemption"
+LOST_REASONS = "the reason for the end of an executor"
 LOST_HOSTS = "restarts after the loss of a host"
 SENT_MODELS = "transform, which sends a model to the executors"
 HADOOP, OLD_ROWS = "the Hadoop settings of a session", "the rows of a program of 2.x"
@@ -60,8 +60,8 @@ JVM = (
     JavaUse("sparkContext._jsc.sc().resourceProfileManager()", GPUS, ("getEquivalentProfile", "addResourceProfile")),
     JavaUse("sparkContext._jsc.sc().statusStore()", SLOTS, ("executorList",)),
     JavaUse("sparkContext._jsc.sc().statusTracker()", SLOTS, ("getJobIdsForTag",)),
-    JavaUse("sparkContext._jsc.sc()", PREEMPTION, ("schedulerBackend", "statusStore")),
-    JavaUse("sparkContext._jsc.sc().statusStore()", PREEMPTION, ("executorSummary",)),
+    JavaUse("sparkContext._jsc.sc()", LOST_REASONS, ("schedulerBackend", "statusStore", "conf")),
+    JavaUse("sparkContext._jsc.sc().statusStore()", LOST_REASONS, ("executorSummary",)),
     JavaUse("sparkContext._jsc.sc()", LOST_HOSTS, ("schedulerBackend", "statusStore", "killAndReplaceExecutor")),
     JavaUse("sparkContext._jsc.sc().statusStore()", LOST_HOSTS, ("executorList", "executorSummary")),
     JavaUse("_jsparkSession.sessionState()", HADOOP, ("newHadoopConf",)),
