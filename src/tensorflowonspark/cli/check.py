@@ -20,6 +20,7 @@ _DYNAMIC = (
     "on: Spark starts executors when tasks need them, so these are not all; over Spark Connect a cluster needs "
     "spark.dynamicAllocation.enabled=false"
 )
+_STOPS = "Spark's application is stopped; another signal ends this command without that"
 _UNLIMITED = 1 << 40  # open files: more than any host has
 
 
@@ -122,7 +123,7 @@ def _check_cluster(options: argparse.Namespace, report: CheckReport) -> None:
     from tensorflowonspark.driver.spark.resources import allocates_dynamically, is_local, unseen_executors
     from tensorflowonspark.driver.spark.spark_names import jvm_problems
 
-    with ThreadPoolExecutor(1) as background, ended_by_signals() as install:
+    with ThreadPoolExecutor(1) as background, ended_by_signals(_STOPS) as install:
         importing = background.submit(own_environment)  # takes as long as Spark's start
         submit = submit_arguments(options, "tfos check", os.cpu_count() or 1)
         # A speculative copy of the task that examines an executor runs on another one, and ends first.

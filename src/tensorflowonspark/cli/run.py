@@ -49,6 +49,7 @@ OBJECTS: dict[str, Callable[..., Any]] = {"restarts": RestartPolicy, **GROUPS, "
 _KEYWORDS = {**ALONE, **{name: each for kind in OBJECTS.values() for name, each in signature(kind).parameters.items()}}
 _SCRIPT = {name: each for name, each in keywords_of(run_script).items() if name in ("module", "working_dir", "files")}
 _TEXTS = texts_of(run_script, ClusterSettings, *OBJECTS.values())
+_NODES_END = "the nodes have the time of --grace to end; another signal kills them"
 _OFTEN_LATE = ("--workers", "--master", "--dry-run", "--deploy-mode")  # options that no script is likely to have
 
 
@@ -285,7 +286,7 @@ def _refuse_port_as_script(options: argparse.Namespace) -> None:
 def _run(options: argparse.Namespace) -> int:
     note_late_options(options)
     _refuse_port_as_script(options)
-    with ended_by_signals() as install, _named_as_options():
+    with ended_by_signals(_NODES_END) as install, _named_as_options():
         script = read_script(
             options.script,
             options.arguments,
@@ -335,7 +336,7 @@ def _run(options: argparse.Namespace) -> int:
 def run_staged(spark: "SparkSession", script: Script, options: argparse.Namespace) -> int:
     """Run a script in the driver of cluster mode; return the exit code, unless it fails."""
     try:
-        with ended_by_signals(), _named_as_options():
+        with ended_by_signals(_NODES_END), _named_as_options():
             _run_on(spark, script, options)
     except (Signalled, KeyboardInterrupt) as ended:
         return exit_code_of_signal(ended)

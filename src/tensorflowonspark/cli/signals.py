@@ -21,22 +21,19 @@ class Signalled(BaseException):
 
 
 @contextmanager
-def ended_by_signals() -> Iterator[Callable[[], None]]:
+def ended_by_signals(follows: str) -> Iterator[Callable[[], None]]:
     """Raise `Signalled` in the block when a signal arrives; yield a function that installs the handlers again.
 
-    The first one has the nodes end; another one, which arrives meanwhile, kills them. Signals that are ignored, as
-    after ``nohup``, stay so.
+    The first one has the command end in order, and is printed with what `follows` from it; another one, which arrives
+    meanwhile, ends that. Signals that are ignored, as after ``nohup``, stay so.
     """
     received = 0
 
     def end(number: int, _frame: FrameType | None) -> None:
         nonlocal received
-        if not received:  # written directly: print may be interrupted in the middle of itself
-            text = (
-                f"{signal.Signals(number).name}: the nodes have the time of --grace to end; another signal kills them"
-            )
-            if select.select([], [2], [], 0)[1]:  # else nobody reads it, and the write would wait
-                os.write(2, f"{text}\n".encode())
+        is_read = select.select([], [2], [], 0)[1]  # else the write would wait
+        if is_read and not received:  # written directly: print may be interrupted in the middle of itself
+            os.write(2, f"{signal.Signals(number).name}: {follows}\n".encode())
         received = number
         raise Signalled(number)
 

@@ -25,7 +25,9 @@ from tensorflowonspark.supervisor.supervisor_client import NodeAssignment
 from tensorflowonspark.transport import Packed
 
 _OUTPUT_SECONDS = 1.0  # for the last lines of a process that has ended to be read
-_CONTAINER_LIMIT = Path("/sys/fs/cgroup/cpu.max")  # microseconds, or "max", of each period of so many microseconds
+_CGROUPS = Path("/sys/fs/cgroup")
+# Files with microseconds of each period of so many: without a limit "max" (cgroup 2) or -1 (cgroup 1).
+_CONTAINER_LIMITS = (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us"))
 
 
 class NodeProcess:
@@ -157,9 +159,10 @@ class NodeProcess:
 def is_crowded(nodes: int) -> bool:
     """Return whether this host or container has too few processors for nodes and a fork server that each import."""
     processors: float = len(os.sched_getaffinity(0))
-    with suppress(OSError, ValueError):  # there is no such file, or it says "max"
-        quota, period = map(int, _CONTAINER_LIMIT.read_text().split())
-        processors = min(processors, quota / period)
+    for files in _CONTAINER_LIMITS:
+        with suppress(OSError, ValueError):  # there is no such file, or it says "max"
+            quota, period = (int(word) for file in files for word in (_CGROUPS / file).read_text().split())
+            processors = min(processors, quota / period) if quota > 0 else processors
     return processors <= nodes
 
 

@@ -105,7 +105,7 @@ def resolved(text, arguments):
 
 @pytest.mark.smoke
 def test_the_stages_of_the_image():
-    """A build with any ACCELERATOR finds its stages; no docker reads it here."""
+    """No stage is named by an argument, which Debian's buildah can't resolve; no builder reads the file here."""
     stages, arguments = [], {}
     for name, rest in instructions():
         assert name in {"ARG", "COPY", "ENV", "FROM", "RUN", "USER", "WORKDIR"}
@@ -114,16 +114,16 @@ def test_the_stages_of_the_image():
             arguments[argument] = value
         elif name == "FROM":
             image, _, stage = resolved(rest, arguments).partition(" AS ")
-            assert image in stages or image.startswith("apache/spark:")
+            assert image == "apache/spark:4.1.2-python3"
             stages.append(stage)
         elif name == "COPY":
             *sources, _ = [word for word in rest.split() if not word.startswith("--")]
             assert "--from=wheel" in rest or all((ROOT / source).exists() for source in sources)
-    assert arguments["ACCELERATOR"] == "cpu"
     assert arguments["BASE"] == "apache/spark:4.1.2-python3"  # which a digest can replace
     (gpus,) = [rest for name, rest in instructions() if "NVIDIA_VISIBLE_DEVICES" in rest]
     assert "NVIDIA_VISIBLE_DEVICES=void " in gpus  # what a pod asks for is set by the device plugin
-    assert stages == ["wheel", "base", "cpu", "gpu", ""]
+    assert stages == ["wheel", ""]
+    assert ("ARG", "ACCELERATOR=cpu") in instructions()
     assert instructions()[-1] == ("USER", "spark")
 
 
