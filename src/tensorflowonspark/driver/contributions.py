@@ -60,7 +60,7 @@ class Contributions:
     def _deliver(self, collective: int, sender: int, receiver: Node) -> None:
         """Send a node a whole contribution, unless its present process has it."""
         key, delivered = (collective, sender), self._delivered.setdefault(receiver.number, set())
-        if key not in self._kept or key in delivered or receiver.channel is None:
+        if key not in self._kept or key in delivered or receiver.process.channel is None:
             return
         delivered.add(key)
         *pieces, last = self._kept[key]

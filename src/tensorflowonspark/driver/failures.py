@@ -47,7 +47,7 @@ class Failures:
 
     def note(self, node: Node, failure: Failed) -> None:
         """Note the failure of a node that the others need."""
-        last = bool(self._losses) and node.serving
+        last = bool(self._losses) and node.program.serving
         self._failures.append(self._losses[0] if last else (node, failure))
         if failure.kind is FailureKind.RAISED and self._awaits_executors:
             self._later(EXECUTOR_SECONDS, lambda: self._conclude() if self._failures else None)
@@ -81,7 +81,9 @@ class Failures:
 
     def unanswered(self, probe: int) -> list[Node]:
         """Return the nodes whose supervisors have not answered a probe."""
-        return [node for node in self._roster.nodes if node.channel is not None and node.checked < probe]
+        return [
+            node for node in self._roster.nodes if node.process.channel is not None and node.process.checked < probe
+        ]
 
     def root(self) -> tuple[Node, Failed]:
         """Return the failure that is most likely the root cause, and its node."""
@@ -160,13 +162,13 @@ def explain_network(node: Node, failed: Failed, nodes: Sequence[Node]) -> Failed
     """Return a failure with the nodes that can't reach each other in TensorFlow, if that is why it has failed."""
     closed = [
         f"{'it' if each is node else f'{each.role} on {each.host}'} can't reach {to.role} on {to.host} at port "
-        f"{to.member.port} of TensorFlow ({each.unreached[to.member.address]})"
-        for each in sorted((each for each in nodes if each.unreached), key=lambda each: each is not node)
+        f"{to.member.port} of TensorFlow ({each.process.unreached[to.member.address]})"
+        for each in sorted((each for each in nodes if each.process.unreached), key=lambda each: each is not node)
         for to in nodes
-        if to.member and to.member.address in each.unreached.keys() - to.unreached.keys()
+        if to.member and to.member.address in each.process.unreached.keys() - to.process.unreached.keys()
     ]
     if closed:
-        only_large = all(why == ONLY_SMALL for each in nodes for why in each.unreached.values())
+        only_large = all(why == ONLY_SMALL for each in nodes for why in each.process.unreached.values())
         advice = MTU_ADVICE if only_large else _CLOSED_ADVICE
         return replace(failed, reason="; ".join(closed[:_MOST_NAMED]), advice=advice)
     named = {f"{job}:{task}" for job, task in _TASK.findall(f"{failed.reason}\n{failed.traceback}")}

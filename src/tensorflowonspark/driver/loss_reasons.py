@@ -40,7 +40,7 @@ class LossReasons:
         if failure.kind not in OF_EXECUTORS:
             then(failure, False)
             return
-        nodes = [node for node in self._roster.nodes if not node.lost and node.executor not in ("", executor)]
+        nodes = [node for node in self._roster.nodes if not node.lost and node.process.executor not in ("", executor)]
         key = object()
 
         def end(lost: Sequence[LostExecutor] = ()) -> None:
@@ -49,7 +49,7 @@ class LossReasons:
                 then(_explained(failure, executor, lost, nodes), preempted)
 
         def ask() -> None:
-            lost = self._why_lost(executor, dict.fromkeys(node.executor for node in nodes))
+            lost = self._why_lost(executor, dict.fromkeys(node.process.executor for node in nodes))
             self._inbox.put(lambda: end(lost))
 
         self._waiting[key] = end
@@ -66,7 +66,7 @@ def _explained(failure: Failed, executor: str, lost: Sequence[LostExecutor], oth
     """Return a failure with why its executor has ended, and those of others at the same time: any may be to blame."""
     own = "".join(f" ({each})" for each in lost if each.number == executor)
     also = [
-        f"{', '.join(f'{node.role} on {node.host}' for node in others if node.executor == each.number)} ({each})"
+        f"{', '.join(f'{node.role} on {node.host}' for node in others if node.process.executor == each.number)} ({each})"
         for each in lost
         if each.number != executor
     ]

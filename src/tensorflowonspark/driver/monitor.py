@@ -103,7 +103,7 @@ class Monitor:
         self._stopping = True
         self.metrics.fail()
         node, failure = self.failures.root()
-        self.reasons.add(failure, node.executor, partial(self._publish, node))
+        self.reasons.add(failure, node.process.executor, partial(self._publish, node))
         # The driver's program is first: the ends of many nodes would keep it from the lock. Cancelling Spark's jobs
         # takes time, and must not hold up the messages.
         Thread(target=self._end_all, daemon=True).start()

@@ -190,38 +190,6 @@ class Node:
         """Its host, for messages."""
         return self.member.host if self.member else "an unknown host"
 
-    # ---- parts of the above by the names that `driver.failures` uses
-
-    @property
-    def channel(self) -> Channel | None:
-        """The channel of its process."""
-        return self.process.channel
-
-    @property
-    def checked(self) -> int:
-        """The number of the last `Probe` that its supervisor has answered."""
-        return self.process.checked
-
-    @property
-    def unreached(self) -> dict[str, str]:
-        """The addresses that its host did not reach then, and why."""
-        return self.process.unreached
-
-    @property
-    def serving(self) -> bool:
-        """Whether its program serves a ParameterServerStrategy."""
-        return self.program.serving
-
-    @property
-    def returned(self) -> bool:
-        """Whether its program has returned."""
-        return self.program.returned
-
-    @property
-    def holds(self) -> str:
-        """A description of the rows of the current feed that it holds."""
-        return self.feed.holds
-
 
 class Roster:
     """All nodes of one cluster.

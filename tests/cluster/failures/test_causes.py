@@ -122,7 +122,7 @@ def test_a_node_fails_while_threads_ask_it(monkeypatch, end, words):
 
     for _ in range(ROUNDS):
         with pytest.raises(tfos.NodeError), local_cluster(serves_and(end), random.uniform(0.2, 0.8)) as cluster:
-            wait_for(lambda: cluster._monitor.roster.nodes[0].answering)
+            wait_for(lambda: cluster._monitor.roster.nodes[0].program.answering)
             with ThreadPoolExecutor(4) as tasks:
                 errors = [task.exception(60) for task in [tasks.submit(ask, cluster) for _ in range(4)]]
             cluster._check()

@@ -50,7 +50,7 @@ def test_threads_and_signals_of_a_program():
     with local_cluster(threads_and_signals, nodes=tfos.Nodes(heartbeat_timeout=10)) as cluster:
         assert cluster.join() == {"worker:0": ["SIGUSR1"]}
     with pytest.raises(KeyboardInterrupt), local_cluster(threads_and_signals, num_workers=2) as cluster:
-        wait_for(lambda: cluster._monitor.roster.nodes[0].returned)
+        wait_for(lambda: cluster._monitor.roster.nodes[0].program.returned)
         node = node_of(cluster, 1)
         raise KeyboardInterrupt
     assert not psutil.wait_procs([node], timeout=10)[1]

@@ -117,7 +117,7 @@ def test_nodes_die_with_their_supervisors(spark, warm):
 def test_a_fork_server_that_is_killed_does_not_disturb_a_training(spark, warm):
     def kill_in_the_third_epoch(cluster):
         node = cluster._monitor.roster.nodes[1]
-        while node.progress is None or node.progress.epoch < 2:
+        while node.program.progress is None or node.program.progress.epoch < 2:
             time.sleep(0.01)
         warm.kill()
 

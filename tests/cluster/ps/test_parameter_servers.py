@@ -110,7 +110,7 @@ def test_each_row_is_trained_once_per_epoch(spark):
     environment = {"TF_USE_LEGACY_KERAS": "1"}  # so that `fit` is tf_keras's; the loop imports Keras 3
     with tfos.Cluster(spark, coordinated(chief), **SIZES, env=environment) as cluster:
         cluster.train(small_frame(spark, [300, 20, 40]), validation=small_frame(spark, [9]))
-        rows = [cluster._monitor.roster.nodes[number].progress.rows for number in WORKERS]
+        rows = [cluster._monitor.roster.nodes[number].program.progress.rows for number in WORKERS]
         # Worker 1 gets the partitions with odd numbers, and has long nothing to do while the other one is full.
         cluster.train(small_frame(spark, [200, 0, 33, 0, 70, 0, 8, 0, 1, 40]), cache=None, cache_limit=1000)
         cluster.train(small_frame(spark, [100, 60]))
@@ -214,7 +214,7 @@ def test_workers_are_killed_while_rows_stream(spark, tmp_path, caplog):
             yield batch
 
     def kill_one():
-        wait_for(lambda: cluster._monitor.roster.nodes[WORKERS[0]].progress)
+        wait_for(lambda: cluster._monitor.roster.nodes[WORKERS[0]].program.progress)
         kill(cluster, WORKERS[0])
         Path(killed).touch()
 

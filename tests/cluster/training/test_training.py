@@ -203,7 +203,7 @@ def test_a_node_that_is_killed_in_training(spark):
 
     def kill_in_the_third_epoch(cluster):
         node = cluster._monitor.roster.nodes[1]
-        while node.progress is None or node.progress.epoch < 2:
+        while node.program.progress is None or node.program.progress.epoch < 2:
             time.sleep(0.05)
         killed.append(time.monotonic())
         node_of(cluster, 1).kill()

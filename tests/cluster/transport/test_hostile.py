@@ -32,7 +32,7 @@ def train_again_and_again(args, ctx):
 
 def _ports(cluster):
     """Return every address of ours that a cluster has."""
-    nodes = [node.ready for node in cluster._monitor.roster.nodes]
+    nodes = [node.process.ready for node in cluster._monitor.roster.nodes]
     return [cluster._address, *(("127.0.0.1", each.feed_port) for each in nodes), *(each.feed_socket for each in nodes)]
 
 

@@ -85,7 +85,7 @@ def test_only_the_user_can_enter_where_sockets_are(spark):
 
     with tfos.Cluster(spark, wait, num_workers=2) as cluster:
         for node in cluster._monitor.roster.nodes:
-            directory = Path(node.ready.feed_socket).parent
+            directory = Path(node.process.ready.feed_socket).parent
             found = directory.stat()
             assert stat.S_IMODE(found.st_mode) == 0o700
             assert found.st_uid == os.geteuid()

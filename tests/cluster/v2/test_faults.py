@@ -98,7 +98,7 @@ def test_rows_go_to_those_who_still_read(run, spark, tmp_path):
 
     cluster = run(spark, program, tmp_path, 2, input_mode=SPARK)
     cluster.train(spark.sparkContext.parallelize(range(40), 4), 1)
-    wait_for(lambda: cluster._cluster._fed[0].returned, 20)
+    wait_for(lambda: cluster._cluster._fed[0].program.returned, 20)
     cluster.train(spark.sparkContext.parallelize(range(100, 140), 4), 1)
     cluster.shutdown()
     rows = {path.name: pickle.loads(path.read_bytes()) for path in tmp_path.iterdir()}

@@ -230,7 +230,9 @@ def test_results_come_in_the_order_of_the_rows(run, spark, tmp_path):
 
     cluster = run(spark, program, tmp_path, 2, input_mode=SPARK)
     results = cluster.inference(spark.sparkContext.parallelize(range(500), 5))
-    assert all(node.answering for node in cluster._cluster._fed), "a job may begin now, before the programs have"
+    assert all(node.program.answering for node in cluster._cluster._fed), (
+        "a job may begin now, before the programs have"
+    )
     assert results.collect() == [(row, row * 2) for row in range(500)]
     assert results.map(lambda each: each[1]).sum() == 249_500  # computed again, by Spark's own rules
     assert cluster.inference(spark.range(3)).map(lambda each: each[0].id).collect() == [0, 1, 2]

@@ -235,7 +235,7 @@ class TFCluster:
 
     @property
     def _all_returned(self) -> bool:
-        return all(node.returned for node in self._cluster._fed)
+        return all(node.program.returned for node in self._cluster._fed)
 
     def inference(self, dataRDD: Any, feed_timeout: float = 600, qname: str = "input") -> "RDD[Any]":
         """Return the RDD of the programs' results (``batch_results``): one for each row, in order.
