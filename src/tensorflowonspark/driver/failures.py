@@ -81,9 +81,8 @@ class Failures:
 
     def unanswered(self, probe: int) -> list[Node]:
         """Return the nodes whose supervisors have not answered a probe."""
-        return [
-            node for node in self._roster.nodes if node.process.channel is not None and node.process.checked < probe
-        ]
+        connected = (node for node in self._roster.nodes if node.process.channel is not None)
+        return [node for node in connected if node.process.checked < probe]
 
     def root(self) -> tuple[Node, Failed]:
         """Return the failure that is most likely the root cause, and its node."""

@@ -65,11 +65,11 @@ class LossReasons:
 def _explained(failure: Failed, executor: str, lost: Sequence[LostExecutor], others: Sequence[Node]) -> Failed:
     """Return a failure with why its executor has ended, and those of others at the same time: any may be to blame."""
     own = "".join(f" ({each})" for each in lost if each.number == executor)
-    also = [
-        f"{', '.join(f'{node.role} on {node.host}' for node in others if node.process.executor == each.number)} ({each})"
-        for each in lost
-        if each.number != executor
-    ]
+    also = []
+    for each in lost:
+        if each.number != executor:
+            of_it = ", ".join(f"{node.role} on {node.host}" for node in others if node.process.executor == each.number)
+            also.append(f"{of_it} ({each})")
     more = [f"{len(also) - _MOST_NAMED} more"] if len(also) > _MOST_NAMED else []
     text = f"; at the same time ended the executors of {'; '.join(also[:_MOST_NAMED] + more)}" if also else ""
     advice = "; ".join(filter(None, dict.fromkeys(each.advice for each in lost)))
