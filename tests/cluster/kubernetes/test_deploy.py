@@ -13,6 +13,7 @@ from tests.support.paths import ROOT, SUPPORT
 
 DEPLOY = ROOT / "deploy"
 SCHEMA = SUPPORT / "kubernetes/spark_application.schema.json"
+APACHES_SCHEMA = SUPPORT / "kubernetes/apache_spark_application.schema.json"
 
 
 def documents(name):
@@ -47,6 +48,25 @@ def test_the_application_is_one_for_the_operator():
     validator.validate(application)
     application["spec"]["executor"]["core"] = 4
     with pytest.raises(jsonschema.ValidationError, match="'core' was unexpected"):
+        validator.validate(application)
+
+
+@pytest.mark.smoke
+def test_so_is_that_for_apaches_own_which_says_the_same():
+    (application,), (other,) = documents("spark-application-apache.yaml"), documents("spark-application.yaml")
+    validator = jsonschema.Draft202012Validator(json.loads(APACHES_SCHEMA.read_text()))
+    validator.validate(application)
+    spec, settings, same = application["spec"], application["spec"]["sparkConf"], other["spec"]
+    assert (spec["pyFiles"], spec["driverArgs"]) == (same["mainApplicationFile"], same["arguments"])
+    assert spec["runtimeVersions"]["sparkVersion"] == same["sparkVersion"]
+    assert settings["spark.kubernetes.container.image"] == same["image"]
+    assert settings["spark.kubernetes.authenticate.driver.serviceAccountName"] == same["driver"]["serviceAccount"]
+    for name in ("instances", "cores", "memory", "memoryOverhead"):
+        assert settings[f"spark.executor.{name}"] == str(same["executor"][name])
+    (executor,) = documents("executor.yaml")
+    assert all(spec[role]["podTemplateSpec"]["spec"] == executor["spec"] for role in ("driverSpec", "executorSpec"))
+    spec["runtimeVersions"]["spark"] = "4"
+    with pytest.raises(jsonschema.ValidationError, match="'spark' was unexpected"):
         validator.validate(application)
 
 
