@@ -18,6 +18,16 @@ def takes_random_writes(directory: str | os.PathLike[str]) -> bool:
     This is tried, once for each file system. Where nothing can be written the answer is yes: the write itself will
     say why it can't be done.
 
+    Parameters
+    ----------
+    directory : str or path
+        A local path, of which the nearest folder that exists is tried.
+
+    Returns
+    -------
+    bool
+        False on a volume of Databricks, DBFS, or a mount of an object store.
+
     Examples
     --------
     >>> import tempfile
