@@ -37,9 +37,11 @@ class RealKubernetes:
     """
 
     def __init__(self, build, folder):
-        self.folder = Path(folder)
+        self.folder = Path(folder).resolve()
         self.shared = self.folder / "shared"
-        subprocess.run([_HERE / "up.sh", build, folder, sys.executable], check=True, timeout=330)
+        for each in (self.shared, self.folder / "etcd"):  # of an earlier run; images stay
+            shutil.rmtree(each, ignore_errors=True)
+        subprocess.run([_HERE / "up.sh", build, self.folder, sys.executable], check=True, timeout=330)
         try:
             self._set_up()
         except BaseException:
@@ -47,10 +49,8 @@ class RealKubernetes:
             raise
 
     def _set_up(self):
-        self.shared.mkdir(exist_ok=True)
+        self.shared.mkdir()
         self.shared.chmod(0o777)
-        if self.kubectl("get", "namespace", NAMESPACE, "--ignore-not-found"):
-            return
         self.kubectl("create", "namespace", NAMESPACE)
         self.kubectl("label", "namespace", NAMESPACE, "pod-security.kubernetes.io/enforce=restricted")
         for name in ("rbac", "network-policy"):

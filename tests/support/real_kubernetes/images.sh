@@ -55,6 +55,6 @@ fi
 
 options=()
 for each in /etc/pip.conf /etc/ssl/certs; do [ ! -e "$each" ] || options+=(--volume "$each:$each:ro"); done
-in_store bud -q --isolation chroot --network host "${options[@]}" --build-arg BASE="localhost/spark:$spark" \
+in_store bud -q --layers --isolation chroot --network host "${options[@]}" --build-arg BASE="localhost/spark:$spark" \
   --build-arg SPARK="$spark" -f "$checkout/deploy/Dockerfile" -t localhost/tfos:cpu "$checkout"
 to_file tfos tfos:cpu

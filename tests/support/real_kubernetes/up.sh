@@ -7,6 +7,7 @@
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd) build=$(realpath "$1") folder=$(realpath -m "$2") python=$3
 mkdir -p "$folder"
+[ ! -e "$folder/init" ] || { echo "$folder is up, or was not ended by down.sh" >&2; exit 1; }
 setsid nohup unshare --net --mount --uts --ipc --pid --fork --kill-child --mount-proc \
   bash "$here/node.sh" "$build" "$folder" "$python" >"$folder/node.log" 2>&1 </dev/null &
 echo $! >"$folder/pid"
