@@ -40,7 +40,7 @@ def _check_resumed(found):
 
 
 def test_what_is_checked_before_a_training(cluster, folder):
-    process = cluster.tfos("check", cluster.settings(folder.name), "--workers", "2")
+    process = cluster.tfos("check", cluster.settings(folder.name))
     output = output_of(process, 240)
     assert process.returncode == 0, output
     assert "10.244.0." in output

@@ -73,7 +73,7 @@ def test_a_signal_ends_a_command_whose_standard_error_nobody_reads(full):
         "import os, signal\n"
         "from tensorflowonspark.cli.signals import Signalled, ended_by_signals\n"
         "try:\n"
-        "    with ended_by_signals():\n"
+        "    with ended_by_signals('all ends'):\n"
         "        signal.raise_signal(signal.SIGTERM)\n"
         "except Signalled as ended:\n"
         "    os._exit(ended.number)\n"

@@ -79,8 +79,8 @@ def _suspicion(idle: Idle) -> int:
 
 def _frozen(node: Node) -> Failed:
     """Return the failure of a node that does not answer."""
-    seconds = f"{node.process.idle_seconds:.0f} s"
-    reason = f"its process has not answered for {seconds} and used no processor time (heartbeat_timeout)"
+    seconds = node.process.idle_seconds
+    reason = f"its process has not answered for {seconds:.0f} s and used no processor time (heartbeat_timeout)"
     advice = "native code may wait for ever and hold Python's lock; to give it more time, raise heartbeat_timeout"
     return Failed(FailureKind.HUNG, reason, advice)
 
@@ -88,8 +88,8 @@ def _frozen(node: Node) -> Failed:
 def _hung(node: Node, where: NodeStatus, away: Sequence[str]) -> Failed:
     """Return the failure of a node that answers and hangs; the nodes that are `away` are done with their steps."""
     at = "waits in TensorFlow" if where.in_tensorflow else "stands still"
-    seconds = f"{node.process.idle_seconds:.0f} s"
-    reason = f"its program {at}: it has used no processor time for {seconds} (heartbeat_timeout)"
+    seconds = node.process.idle_seconds
+    reason = f"its program {at}: it has used no processor time for {seconds:.0f} s (heartbeat_timeout)"
     if not where.in_tensorflow:
         advice = "the last line of the traceback is where it is; if it may take that long, raise heartbeat_timeout"
     elif away:
