@@ -8,6 +8,8 @@ import sys
 import time
 from pathlib import Path
 
+import pyspark
+
 from tests.support.commands import TFOS, options_of
 from tests.support.paths import ROOT
 
@@ -123,6 +125,13 @@ class RealKubernetes:
         """Start ``tfos`` on the node."""
         options = options_of({name: value for name, value in settings.items() if name != "spark.master"})
         return self.start([*TFOS, command, "--master", settings["spark.master"], *options, *arguments], environment)
+
+    def submit(self, settings, *words):
+        """Start ``spark-submit`` on the node."""
+        options = options_of({name: value for name, value in settings.items() if name != "spark.master"})
+        home = Path(pyspark.__file__).parent
+        command = [home / "bin/spark-submit", "--master", settings["spark.master"], *options, *words]
+        return self.start(command, {"SPARK_HOME": str(home)})
 
     def program(self, settings, *arguments):
         """Start the program beside this file, as a driver on the node."""

@@ -1,11 +1,12 @@
 """A fed training on two pods, in which worker 1 does something at the end of an epoch: program.py DEED FOLDER RESTARTS
 
-The deeds: ``none``; ``wait`` until something is done to its pod; fill the memory of its process (``process``) or of its
-container (``container``), or a disk (``disk``).
+The deeds: ``none``; ``wait`` until something is done to its pod; fill the memory of its pod (``process``) or a disk
+(``disk``); have the container end (``container``).
 """
 
 import json
 import os
+import signal
 import socket
 import sys
 import time
@@ -34,11 +35,13 @@ def do(deed, folder):
         kept = []
         while True:
             kept.append(bytearray(os.urandom(1 << 20) * 8))
-    elif deed == "container":  # as the kernel does with cgroup v2: the JVM too, with which the container ends
+    elif (
+        deed == "container"
+    ):  # with cgroup v2 the kernel kills all in it; with v1 one process, and so this kills the JVM
         for each in Path("/proc").glob("[0-9]*"):
             if (each / "comm").read_text().strip() == "java":
-                (each / "oom_score_adj").write_text("1000")
-        fill("/dev/shm/full", 0.0)
+                os.kill(int(each.name), signal.SIGKILL)
+        time.sleep(300)
     elif deed == "disk":
         fill("/tmp/full", 0.2)
 
