@@ -135,6 +135,7 @@ class Monitor:
         """End the cluster after an error of the driver's own; whoever waits for the cluster gets it."""
         CONSOLE.log(_log, logging.ERROR, "the driver could not handle an event:\n%s", "".join(format_exception(error)))
         self._cancel(error)
+        self._explained = True  # if this was the event that explains a failure, nobody waits for it any more
 
     def cancel(self, error: Exception) -> None:
         """End all nodes on behalf of another thread; whoever waits for the cluster gets this error."""

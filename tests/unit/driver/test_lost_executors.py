@@ -2,12 +2,14 @@
 
 import logging
 import time
+from threading import Event
 from types import SimpleNamespace
 
 import pytest
 
 import tensorflowonspark as tfos
 from tensorflowonspark.driver import loss_reasons
+from tensorflowonspark.driver.failures import Failures
 from tensorflowonspark.driver.spark import lost_executors
 from tensorflowonspark.driver.spark.lost_executors import LostExecutor, why_lost
 from tensorflowonspark.errors import FailureKind
@@ -219,18 +221,26 @@ def failures_of(cluster):
     return [each.text for each in cluster.metrics().events if each.kind == "failure"]
 
 
-def test_the_error_has_it_and_the_nodes_end_at_once():
-    backend = killed(GONE, lambda node: None, seconds=1.0)
+def test_the_error_has_it_and_the_nodes_end_before_it_is_known(monkeypatch):
+    backend, known = killed(GONE, lambda node: None, seconds=0.0), Event()
+    found = backend.why_lost
+    monkeypatch.setattr(backend, "why_lost", lambda *which: (known.wait(30), found(*which))[1])
     with pytest.raises(tfos.NodeError) as caught, cluster_on(backend, num_workers=2) as cluster:
-        begin = time.monotonic()
         wait_for(backend.nodes[1].stopped.is_set, 30)
-        assert time.monotonic() - begin < 0.9
+        known.set()
         cluster.join()
     assert str(caught.value).splitlines()[0] == BOTH
     assert caught.value.cause == "executor_lost"
     assert "spark.executor.memoryOverhead" in caught.value.advice
     assert "a larger volume for spark-local-dir-1" in caught.value.advice
     assert failures_of(cluster) == [BOTH]
+
+
+def test_an_error_of_the_driver_while_it_explains_a_failure_is_no_hang(monkeypatch):
+    monkeypatch.setattr(Failures, "settle", lambda *_: 1 / 0)
+    with pytest.raises(tfos.NodeError, match="worker:0 on here failed: it is gone"):
+        with cluster_on(killed(GONE, lambda node: None), num_workers=2) as cluster:
+            cluster.join()
 
 
 def test_so_has_the_line_of_a_restart(caplog):
