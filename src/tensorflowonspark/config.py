@@ -33,9 +33,7 @@ CAUSE_SECONDS = 1.0  # the driver: for a failure of which the first one looks li
 PROBE_SECONDS = 2.0  # the driver, after that: for supervisors to answer a probe
 EXECUTOR_SECONDS = CAUSE_SECONDS + PROBE_SECONDS  # for an executor to end, which removes Spark's directories before
 CERTAIN_SECONDS = EXECUTOR_SECONDS + 2.0  # a task that has lost its node: for the driver's answer to its question
-REASON_SECONDS = (
-    8.0  # Spark: for the cluster manager to say why an executor has ended, as YARN's does every three seconds
-)
+REASON_SECONDS = 8.0  # Spark: for the cluster manager to report why an executor has ended; YARN's takes three or four
 _LEAST_HEARTBEATS = 4  # of very many
 _HEARTBEAT_SECONDS = 5.0  # between two of few nodes, at most
 _FREQUENT_NODES = 200  # whose frequent messages the driver handles at little cost

@@ -69,9 +69,7 @@ class LogFiles:
         self._numbers: dict[str, int] = {}  # of the files that are written to, by node
         self._begun: set[str] = set()  # nodes whose process has written to its file
         self._folder = Path(self.directory)
-        self._before: dict[
-            str, int
-        ] = {}  # the highest numbers of the files of earlier clusters, where they are copied to
+        self._before: dict[str, int] = {}  # the highest numbers of the files that earlier clusters have copied there
         self._sync: storage.DirectorySync | None = None
         self._broken = False
         self._closed = False

@@ -1,8 +1,7 @@
 """Why executors have ended: failures of their nodes wait for Spark's reason, which comes some seconds later.
 
-A container that is killed as a whole takes the supervisor with it, and its nodes with those of its peers that notice
-it: what the driver knows of itself is that connections broke. The nodes are dealt with at once; only what is told about
-them waits.
+Of a container that is killed as a whole the driver notices only that connections broke, among them those of other
+nodes to it. The other nodes end at once; the report of the failure, and a restart, wait for Spark's reason.
 """
 
 from collections.abc import Callable, Iterable, Sequence

@@ -95,6 +95,11 @@ class Monitor:
         """Whether the driver has sent all nodes a `Stop`."""
         return self._stopping
 
+    @property
+    def failed(self) -> bool:
+        """Whether the root cause of a failure is certain; Spark's part of it may not be known yet."""
+        return self._failed
+
     def _conclude(self) -> None:
         """End all nodes, now that the root cause is certain."""
         if self._failed or self._stopping:

@@ -166,15 +166,15 @@ class Recovery:
         self._monitor.failures.lose(node, failure)
         held = f"; with it went {node.feed.holds}" if node.feed.holds else ""
         goes = "answer on: they get its rows" if node.program.returned else "train on"
-        tell = partial(self._tell_loss, node, f"The others {goes}{held}")
-        self._monitor.reasons.add(failure, node.process.executor, tell)
+        report = partial(self._report_loss, node, f"The others {goes}{held}")
+        self._monitor.reasons.add(failure, node.process.executor, report)
         if node.program.answering:
             Thread(target=self._monitor.on_lost, args=([node],), daemon=True).start()
         self._joint.go_on_without(node)
         self._roster.send(node.number, Stop(grace_seconds=0.0))  # it may only hang
         self._monitor.on_feed_message(node, failure)
 
-    def _tell_loss(self, node: Node, then: str, failure: Failed, _preempted: bool) -> None:
+    def _report_loss(self, node: Node, then: str, failure: Failed, _preempted: bool) -> None:
         text = "%s on %s failed: %s. %s"
         CONSOLE.log(_log, logging.WARNING, text, node.role, node.host, printable(failure.reason), then)
         self._note_failure(node, failure)

@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
 
 _NOTICE_SECONDS = 1.0  # for Spark to notice that an executor has ended
-_OTHERS_SECONDS = 4.0  # for the reasons of others, without which that of the one that is asked for is told
+_OTHERS_SECONDS = 4.0  # for the reasons of others: later than that they are left out
 _TOGETHER_SECONDS = 10.0  # between the ends of executors that may have one cause
 _CHECK_SECONDS = 0.05
 _SHOWN = 500  # characters of a reason
 _PODS = "spark.kubernetes.executor.podNamePrefix"  # Spark sets it itself, unless the user has
 _ALLOCATOR = "spark.kubernetes.allocation.pods.allocator"  # others than its default give pods names of their own
-# What tells something in Spark's description of a pod, which has the times and the image of each container too. The
+# The reasons in Spark's description of a pod, which has the times and the image of each container too. The
 # exit code is -1 if Spark does not know its container by its name: then that of the first container.
 _EXIT_CODE = re.compile(r"exited with (exit code) ((?!-1\b).+?)\.$|^\s*(exit code): (\d+)$", re.MULTILINE)
 _OF_POD = re.compile(
@@ -85,9 +85,9 @@ class LostExecutor:
 
     def __str__(self) -> str:
         code = _EXIT_CODE.search(self.reason)
-        told = [" ".join(filter(None, code.groups()))] if code else []
-        told += [each.strip() for groups in _OF_POD.findall(self.reason) for each in groups if each]
-        text = ", ".join(told) or " ".join(self.reason.split())
+        found = [" ".join(filter(None, code.groups()))] if code else []
+        found += [each.strip() for groups in _OF_POD.findall(self.reason) for each in groups if each]
+        text = ", ".join(found) or " ".join(self.reason.split())
         name = f"executor {self.number}, pod {self.pod}" if self.pod else f"executor {self.number}"
         return f"{name}: {text[:_SHOWN]}" if text else name
 
