@@ -21,7 +21,8 @@ _DRIVERS, _PAGE = "7304", 8080
 
 def _feed(spark, needed=3, **settings):
     with tfos.Cluster(spark, read, {}, num_workers=needed, **settings) as cluster:
-        cluster.train(small_frame(spark, [40, 30, 50, 20]).repartition(6), feed_timeout=120)
+        # So many partitions that some of each node's are computed on other hosts, whichever executor is faster.
+        cluster.train(small_frame(spark, [40, 30, 50, 20]).repartition(24), feed_timeout=120)
         hosts, url = [each.host for each in cluster.nodes], cluster.dashboard_url
         if url:  # an executor opens it, as a browser does
             tasks = spark.sparkContext.parallelize([url], 1)

@@ -76,7 +76,8 @@ class WholeFiles(mfusepy.Operations):
     def flush(self, path, fh):
         return 0
 
-    fsync = None
+    def fsync(self, path, datasync, fh):
+        return 0
 
     def chmod(self, path, mode):
         return 0  # neither refused nor done

@@ -15,6 +15,7 @@ from tests.support.paths import ROOT
 
 _HERE = Path(__file__).parent
 _PROGRAMS = "containerd", "runc", "etcd", "iptables", "openssl", "kubectl", "unshare", "nsenter"
+_MASTER = ["--master", "k8s://https://10.10.0.1:6443"]
 NAMESPACE = "training"
 
 
@@ -104,7 +105,6 @@ class RealKubernetes:
         claim = "spark.kubernetes.executor.volumes.persistentVolumeClaim.shared"
         return {
             "spark.app.name": name,
-            "spark.master": "k8s://https://10.10.0.1:6443",
             "spark.driver.host": "10.10.0.1",
             "spark.kubernetes.namespace": NAMESPACE,
             "spark.kubernetes.container.image": "localhost/tfos:cpu",
@@ -123,20 +123,18 @@ class RealKubernetes:
 
     def tfos(self, command, settings, *arguments, environment=None):
         """Start ``tfos`` on the node."""
-        options = options_of({name: value for name, value in settings.items() if name != "spark.master"})
-        return self.start([*TFOS, command, "--master", settings["spark.master"], *options, *arguments], environment)
+        return self.start([*TFOS, command, *_MASTER, *options_of(settings), *arguments], environment)
 
     def submit(self, settings, *words):
         """Start ``spark-submit`` on the node."""
-        options = options_of({name: value for name, value in settings.items() if name != "spark.master"})
         home = Path(pyspark.__file__).parent
-        command = [home / "bin/spark-submit", "--master", settings["spark.master"], *options, *words]
+        command = [home / "bin/spark-submit", *_MASTER, *options_of(settings), *words]
         return self.start(command, {"SPARK_HOME": str(home)})
 
     def program(self, settings, *arguments):
         """Start the program beside this file, as a driver on the node."""
-        options = " ".join(f"--conf {name}={value}" for name, value in settings.items())
-        environment = {"PYSPARK_SUBMIT_ARGS": f"{options} pyspark-shell"}
+        words = [*_MASTER, *options_of(settings), "pyspark-shell"]
+        environment = {"PYSPARK_SUBMIT_ARGS": " ".join(words)}
         return self.start([sys.executable, _HERE / "program.py", *arguments], environment)
 
 
