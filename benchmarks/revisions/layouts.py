@@ -11,7 +11,7 @@ def layout_of(tree):
 
 def packages(scale):
     """Return arguments and request of each case, where each benchmark is a package."""
-    first, second = (["-m", "benchmarks.lifecycle.contenders", each] for each in ("first", "second"))
+    first, second = (["-m", "benchmarks.lifecycle.contenders", *each] for each in (["first"], ["second", "tensorflow"]))
     feed, inference = ["-m", "benchmarks.feed.contenders", "ours"], ["-m", "benchmarks.inference.contenders", "present"]
     recovery = ["-m", "benchmarks.recovery.contender"]
     rows, fit_rows, small = _rows(scale)

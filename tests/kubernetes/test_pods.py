@@ -6,8 +6,8 @@ import re
 import pytest
 
 from tests.support.commands import output_of
-from tests.support.paths import ROOT
-from tests.support.real_kubernetes import NAMESPACE, wait_for_file
+from tests.support.paths import ROOT, SUPPORT
+from tests.support.real_kubernetes import NAMESPACE, OTHER, PROGRAM, wait_for_file
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(420)]
 _EPOCHS = 6
@@ -23,7 +23,7 @@ def _found(process, seconds=300):
 
 def _trained(cluster, folder, deed="none", restarts=0, act=None, **settings):
     """Run a training; while its worker 1 waits, do something to the worker's pod, whose name it gets."""
-    process = cluster.program(cluster.settings(folder.name, **settings), deed, folder, restarts)
+    process = cluster.driver(cluster.settings(folder.name, **settings), PROGRAM, deed, folder, restarts)
     if act is not None:
         act(wait_for_file(folder / "waiting", process, 200))
     return _found(process)
@@ -49,6 +49,34 @@ def test_a_fed_training(cluster, folder):
     results = _trained(cluster, folder)["results"]
     assert {each["epochs"] for each in results.values()} == {_EPOCHS}
     assert len({each["pod"] for each in results.values()}) == 2
+
+
+@pytest.mark.parametrize(
+    ("example", "words", "printed"),
+    [
+        ("mnist/estimator.py", ["--epochs", 4], r"accuracy of each epoch: \[([\d.]+, ){3}0\.[6-9]"),
+        ("streaming/streaming.py", ["--files", 2], r"accuracy after \d+ rows: 0\.[5-9]"),
+    ],
+)
+def test_a_program_of_dataframes(cluster, folder, example, words, printed):
+    """An estimator and its model; rows that a cluster answers while a stream feeds it."""
+    where = ["--output", folder / "output"]
+    process = cluster.driver(cluster.settings(folder.name), ROOT / "examples" / example, *words, *where)
+    output = output_of(process, 400)
+    assert process.returncode == 0, output
+    assert re.search(printed, output), output
+
+
+def test_a_parameter_server_in_pods_of_one_processor(cluster, folder):
+    """The chief, two workers and the parameter server have a pod each, which is never given a second processor."""
+    small = {"spark.executor.instances": 4, "spark.kubernetes.executor.limit.cores": 1}
+    words = ["--workers", 2, "--epochs", 4, "--ps-on-executors", "--output", folder / "model.keras"]
+    program = ROOT / "examples/parameter_servers/parameter_servers.py"
+    output = output_of(process := cluster.driver(cluster.settings(folder.name, **small), program, *words), 400)
+    assert process.returncode == 0, output
+    rows = re.findall(r"epoch \d: (\d+) rows", output)
+    assert len(rows) == 4, output
+    assert len(set(rows)) == 1, output
 
 
 def test_a_script_with_the_driver_here(cluster, folder):
@@ -99,6 +127,25 @@ def test_a_node_that_is_drained(cluster, folder):
     _check_resumed(_trained(cluster, folder, "wait", 1, drain))
 
 
+def test_a_pod_that_gives_way_to_one_of_higher_priority(cluster, folder):
+    """The scheduler ends a worker's pod when another one needs the node's processors."""
+    for name, value in (("low", -10), ("high", 10)):
+        kind = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name}}
+        cluster.apply({**kind, "value": value})
+    pause = {"name": "pause", "image": "localhost/pause:1", "resources": {"requests": {"cpu": "1600m"}}}
+    spec = {"priorityClassName": "high", "containers": [pause], "terminationGracePeriodSeconds": 0}
+    other = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "urgent"}, "spec": spec}
+
+    def need_processors(_):
+        cluster.apply(other, namespace="default")
+        cluster.kubectl("wait", "-n", "default", "--for=condition=Ready", "pod/urgent", "--timeout=90s")
+        cluster.kubectl("delete", "pod", "-n", "default", "urgent")
+
+    template = _template_with(folder, "\nspec:\n", "\nspec:\n  priorityClassName: low\n")
+    low = {"spark.kubernetes.executor.podTemplateFile": template}
+    _check_resumed(_trained(cluster, folder, "wait", 1, need_processors, **low))
+
+
 def test_a_pod_that_is_evicted_for_its_disk(cluster, folder):
     limit = _template_with(folder, "name: tmp\n      emptyDir: {}", "name: tmp\n      emptyDir: {sizeLimit: 200Mi}")
     found = _trained(cluster, folder, "disk", 1, **{"spark.kubernetes.executor.podTemplateFile": limit})
@@ -141,8 +188,65 @@ def test_a_quota_that_leaves_one_pod(cluster, folder):
 
 
 def test_two_namespaces_do_not_mix(cluster, folder):
-    """An account of one namespace starts no pods in another; its error says so."""
+    """An account of one namespace starts no pods in another; applications of one name train in both."""
     who = f"system:serviceaccount:{NAMESPACE}:tfos"
     assert cluster.kubectl("auth", "can-i", "create", "pods", "-n", NAMESPACE, "--as", who).strip() == "yes"
-    denied = cluster.kubectl("auth", "can-i", "create", "pods", "-n", "default", "--as", who, check=False)
+    denied = cluster.kubectl("auth", "can-i", "create", "pods", "-n", OTHER, "--as", who, check=False)
     assert denied.strip() == "no"
+    drivers = []
+    for namespace in (NAMESPACE, OTHER):
+        (own := folder / namespace).mkdir()
+        own.chmod(0o777)
+        drivers.append(cluster.driver(cluster.settings(folder.name, namespace), PROGRAM, "none", own, 0))
+    found = [_found(each)["results"] for each in drivers]
+    assert {each["epochs"] for of in found for each in of.values()} == {_EPOCHS}
+    assert len({each["pod"] for of in found for each in of.values()}) == 4
+
+
+@pytest.mark.parametrize(
+    ("name", "schema", "plural", "group"),
+    [
+        ("spark-application", "spark_application", "sparkapplications", "sparkoperator.k8s.io/v1beta2"),
+        ("spark-application-apache", "apache_spark_application", "sparkapplications", "spark.apache.org/v1"),
+    ],
+)
+def test_the_api_takes_an_application_of_an_operator(cluster, name, schema, plural, group):
+    """The API server itself checks our manifests, and finds a field that is none."""
+    described = json.loads((SUPPORT / f"kubernetes/{schema}.schema.json").read_text())
+    cluster.apply(_resource(described, plural, group))
+    cluster.kubectl(
+        "wait", "--for=condition=Established", "crd", f"{plural}.{group.partition('/')[0]}", "--timeout=30s"
+    )
+    manifest = ROOT / f"deploy/kubernetes/{name}.yaml"
+    apply = ["apply", "-n", NAMESPACE, "--validate=strict", "--dry-run=server", "-f"]
+    assert "created" in cluster.kubectl(*apply, manifest)
+    wrong = manifest.read_text().replace("sparkConf:", "sparkConfig:")
+    refused = cluster.kubectl(*apply, "-", text=wrong, check=False)
+    assert 'unknown field "spec.sparkConfig"' in refused
+
+
+def _resource(schema, plural, group):
+    """Return the definition of a resource whose objects have a schema."""
+    group, _, version = group.partition("/")
+    names = {"kind": "SparkApplication", "plural": plural, "singular": plural[:-1]}
+    whole = {"type": "object", "properties": {"spec": _structural(schema["properties"]["spec"])}}
+    versions = [{"name": version, "served": True, "storage": True, "schema": {"openAPIV3Schema": whole}}]
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{plural}.{group}"},
+        "spec": {"group": group, "scope": "Namespaced", "names": names, "versions": versions},
+    }
+
+
+def _structural(schema):
+    """Return a JSON schema in the form of the API: what has no type may be anything, and no more fields are none."""
+    if not schema:
+        return {"x-kubernetes-preserve-unknown-fields": True}
+    found = {key: value for key, value in schema.items() if key != "additionalProperties" or value is not False}
+    if "properties" in found:
+        found["properties"] = {name: _structural(each) for name, each in found["properties"].items()}
+    for key in ("items", "additionalProperties"):
+        if isinstance(found.get(key), dict):
+            found[key] = _structural(found[key])
+    return found

@@ -3,7 +3,7 @@
 The first rung (``make test``, the marker `quick`) holds the tests in ``tests/unit`` and ``tests/spark``, and of
 ``tests/cluster`` those marked `smoke`, on the master `local`, but for what is marked `slow`. ``make test-hosts`` runs
 those in ``tests/hosts``, ``make test-kubernetes`` those in ``tests/kubernetes``, and ``make test-rest`` all others; of
-those marked `slow` CI runs a fifth with each commit (``TFOS_TEST_TURN``). Of ``make matrix-oldest`` it runs a fifth of
+those marked `slow` CI runs a tenth with each commit (``TFOS_TEST_TURN``). Of ``make matrix-oldest`` it runs a tenth of
 the others (``TFOS_TEST_TURN_OF=all``).
 
 A Spark session takes up to 20 s to start, and its first node imports TensorFlow, which its fork server then keeps for
@@ -26,15 +26,15 @@ from pyspark import SparkContext
 from tests.support.paths import TESTS
 
 DURATIONS = TESTS / "durations.json"  # seconds by test, written by `make test-durations`
-_TURNS = 5  # after which CI has run every test
-_UNKNOWN_SECONDS = 3.0  # of a test that is new
+_TURNS = 10  # after which CI has run every test
+_UNKNOWN_SECONDS = 3.0  # of a test whose file is new
 _SESSION_SECONDS = {"local": 5.0, "local-cluster": 15.0, "standalone": 20.0}  # to start and to end
 _ABORT_SECONDS = 120.0  # beyond the time-out of a test: for its fixtures, among them a Spark session
 _PROCESS_BYTES = 8 << 30  # of a process of tests at its worst, with its sessions' JVMs and its nodes
 _MARKS = [
     "masters(*names): run on these Spark masters only; by default on all three",
     "smoke: of tests/cluster, run by `make test` on the master `local`",
-    "slow: not run by `make test`; CI runs a fifth of them with each commit",
+    "slow: not run by `make test`; CI runs a tenth of them with each commit",
     "quick: run by `make test`; set by folder and marks",
 ]
 
@@ -146,23 +146,34 @@ def skip(reason):
     (pytest.fail if os.environ.get("TFOS_TEST_NO_SKIP") == "1" else pytest.skip)(reason)
 
 
+def seconds_of(names):
+    """Return how long each test takes; of one that was not measured, the mean of those of its file that were."""
+    known = json.loads(DURATIONS.read_text()) if DURATIONS.exists() else {}
+    files = defaultdict(list)
+    for name, seconds in known.items():
+        files[name.partition("::")[0]].append(seconds)
+    means = {file: sum(of) / len(of) for file, of in files.items()}
+    unknown = {name: means.get(_short(name).partition("::")[0], _UNKNOWN_SECONDS) for name in names}
+    return {name: known.get(_short(name), unknown[name]) for name in names}
+
+
 def turns_of(names):
     """Return as many sets of tests as there are turns, which take about equally long."""
-    known = json.loads(DURATIONS.read_text()) if DURATIONS.exists() else {}
-    ordered = sorted(names, key=lambda name: (-known.get(_short(name), _UNKNOWN_SECONDS), name))
+    known = seconds_of(names)
+    ordered = sorted(names, key=lambda name: (-known[name], name))
     return [set(ordered[first::_TURNS]) for first in range(_TURNS)]
 
 
 def groups_of(names, processes):
     """Return the group of each test that has one; a group stays in one process, and there is one for each process."""
-    known = json.loads(DURATIONS.read_text()) if DURATIONS.exists() else {}
+    known = seconds_of(names)
     chunks = defaultdict(list)
     for name in names:
         if not name.startswith("tests/unit/"):
             chunks[_chunk(name)].append(name)
     for master, file in [chunk for chunk in chunks if chunk[0] == "local"]:
         chunks[master, file] += chunks.pop(("", file), [])  # a file's tests without a session stay beside the others
-    lengths = {chunk: sum(known.get(_short(name), _UNKNOWN_SECONDS) for name in of) for chunk, of in chunks.items()}
+    lengths = {chunk: sum(known[name] for name in of) for chunk, of in chunks.items()}
     return {name: f"group {process}" for chunk, process in divide(lengths, processes).items() for name in chunks[chunk]}
 
 

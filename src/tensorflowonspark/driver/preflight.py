@@ -21,6 +21,7 @@ from tensorflowonspark.keras.wheels import clashes, wheels_of
 _PYTHON = (3, 10)
 _REQUIREMENTS = {"pyspark": "pyspark>=3.5", "tensorflow": "tensorflow>=2.16", "pyarrow": "pyarrow>=15"}
 _SPARK_ON_JAVA_17, _NUMPY_2, _PYARROW_ON_NUMPY_2 = 4, 2, 26  # major versions
+_JAVA_22, _SPARK_AFTER_JAVA_22 = 22, (4, 1)  # Hadoop's client before calls Subject.getSubject, which Java 23 refuses
 _SECONDS = 30  # for a process that only prints a version or its search path
 _SEARCH_PATH = "import json, site, sys; print(json.dumps([sys.prefix, site.getusersitepackages(), sys.path]))"
 
@@ -67,7 +68,7 @@ def examine_environment() -> tuple[dict[str, str], list[str]]:
     if clash := pyarrow_problem(found.get("pyarrow", "0"), _version("numpy")):
         problems.append(clash.replace("pip", f"{sys.executable} -m pip"))
     problems.extend(clashes())
-    java, problem = _java(needed=17 if _major(found.get("pyspark", "4")) >= _SPARK_ON_JAVA_17 else 8)
+    java, problem = _java(found.get("pyspark", "4.1"))
     found.update({"java": java} if java else {})
     problems.extend([problem] if problem else [])
     return found, problems
@@ -110,8 +111,13 @@ def pyarrow_problem(pyarrow: str, numpy: str) -> str:
 
 
 def _major(version: str) -> int:
-    match = re.match(r"\d+", version)
-    return int(match[0]) if match else sys.maxsize
+    return _release(version)[0]
+
+
+def _release(version: str) -> tuple[int, int]:
+    """Return the first two numbers of a version; of one that has none, those of a version newer than all."""
+    match = re.match(r"(\d+)(?:\.(\d+))?", version)
+    return (int(match[1]), int(match[2] or 0)) if match else (sys.maxsize, 0)
 
 
 # TensorFlowOnSpark 2.x has the same name for its distribution and its package.
@@ -227,8 +233,9 @@ def java_program() -> str | None:
     return str(Path(home) / "bin" / "java") if home else shutil.which("java")
 
 
-def _java(needed: int) -> tuple[str, str]:
-    """Return the version of the Java that Spark would start, and a line if it is unfit."""
+def _java(pyspark: str) -> tuple[str, str]:
+    """Return the version of the Java that Spark would start, and a line if it is unfit for a version of Spark."""
+    needed = 17 if _major(pyspark) >= _SPARK_ON_JAVA_17 else 8
     advice = f"install a Java runtime, version {max(needed, 17)} (Debian: apt install openjdk-17-jre-headless)"
     java = java_program()
     if java is None:
@@ -244,4 +251,7 @@ def _java(needed: int) -> tuple[str, str]:
         return "", f"{java} prints no version of Java: {advice}"
     if int(match[2]) < needed:
         return match[1], f"Java {match[1]} ({java}) is too old for the installed Spark: {advice}, or set JAVA_HOME"
+    if int(match[2]) > _JAVA_22 and _release(pyspark) < _SPARK_AFTER_JAVA_22:
+        text = f"Java {match[1]} ({java}) is too new for the installed Spark, {pyspark}, which starts on none after 22"
+        return match[1], f"{text}: {advice}, or set JAVA_HOME"
     return match[1], ""

@@ -16,7 +16,8 @@ from tests.support.paths import ROOT
 _HERE = Path(__file__).parent
 _PROGRAMS = "containerd", "runc", "etcd", "iptables", "openssl", "kubectl", "unshare", "nsenter"
 _MASTER = ["--master", "k8s://https://10.10.0.1:6443"]
-NAMESPACE = "training"
+NAMESPACE, OTHER = "training", "others"
+PROGRAM = _HERE / "program.py"
 
 
 def what_is_missing(build):
@@ -34,7 +35,7 @@ def what_is_missing(build):
 
 
 class RealKubernetes:
-    """The cluster, with the namespace `training` as docs/deploy/kubernetes.md sets it up, and a claim `shared`.
+    """The cluster, with two namespaces as docs/deploy/kubernetes.md sets one up, and a claim `shared` in each.
 
     The claim's volume is the folder `shared`, which the drivers on this machine see under the same path.
     """
@@ -54,16 +55,20 @@ class RealKubernetes:
     def _set_up(self):
         self.shared.mkdir()
         self.shared.chmod(0o777)
-        self.kubectl("create", "namespace", NAMESPACE)
-        self.kubectl("label", "namespace", NAMESPACE, "pod-security.kubernetes.io/enforce=restricted")
+        for each in (NAMESPACE, OTHER):
+            self._make_namespace(each)
+
+    def _make_namespace(self, namespace):
+        self.kubectl("create", "namespace", namespace)
+        self.kubectl("label", "namespace", namespace, "pod-security.kubernetes.io/enforce=restricted")
         for name in ("rbac", "network-policy"):
-            self.kubectl("apply", "-n", NAMESPACE, "-f", ROOT / f"deploy/kubernetes/{name}.yaml")
-        size = {"storage": "1Gi"}
+            self.kubectl("apply", "-n", namespace, "-f", ROOT / f"deploy/kubernetes/{name}.yaml")
+        size, volume = {"storage": "1Gi"}, f"shared-{namespace}"
         shared = {"accessModes": ["ReadWriteMany"], "storageClassName": ""}
-        volume = {**shared, "capacity": size, "hostPath": {"path": str(self.shared)}}
-        claim = {**shared, "volumeName": "shared", "resources": {"requests": size}}
-        for kind, spec in (("PersistentVolume", volume), ("PersistentVolumeClaim", claim)):
-            self.apply({"apiVersion": "v1", "kind": kind, "metadata": {"name": "shared"}, "spec": spec})
+        spec = {**shared, "capacity": size, "hostPath": {"path": str(self.shared)}}
+        claim = {**shared, "volumeName": volume, "resources": {"requests": size}}
+        for kind, name, its in (("PersistentVolume", volume, spec), ("PersistentVolumeClaim", "shared", claim)):
+            self.apply({"apiVersion": "v1", "kind": kind, "metadata": {"name": name}, "spec": its}, namespace=namespace)
 
     def close(self):
         """End the cluster, and all that runs on it."""
@@ -100,13 +105,13 @@ class RealKubernetes:
         chosen = ["-l", selector] if selector else []
         return json.loads(self.kubectl("get", "pods", "-n", namespace, *chosen, "-o", "json"))["items"]
 
-    def settings(self, name, **more):
-        """Return Spark's settings for two pods of an application."""
+    def settings(self, name, namespace=NAMESPACE, **more):
+        """Return Spark's settings for two pods of an application, which are another user than its driver."""
         claim = "spark.kubernetes.executor.volumes.persistentVolumeClaim.shared"
         return {
             "spark.app.name": name,
             "spark.driver.host": "10.10.0.1",
-            "spark.kubernetes.namespace": NAMESPACE,
+            "spark.kubernetes.namespace": namespace,
             "spark.kubernetes.container.image": "localhost/tfos:cpu",
             "spark.kubernetes.executor.podTemplateFile": ROOT / "deploy/kubernetes/executor.yaml",
             "spark.kubernetes.executor.request.cores": 0.3,
@@ -118,6 +123,7 @@ class RealKubernetes:
             "spark.executor.memoryOverhead": "1500m",
             "spark.ui.enabled": "false",
             "spark.log.level": "ERROR",
+            "spark.hadoop.fs.permissions.umask-mode": "000",
             **more,
         }
 
@@ -131,11 +137,10 @@ class RealKubernetes:
         command = [home / "bin/spark-submit", *_MASTER, *options_of(settings), *words]
         return self.start(command, {"SPARK_HOME": str(home)})
 
-    def program(self, settings, *arguments):
-        """Start the program beside this file, as a driver on the node."""
+    def driver(self, settings, program, *arguments):
+        """Start a program as a driver on the node."""
         words = [*_MASTER, *options_of(settings), "pyspark-shell"]
-        environment = {"PYSPARK_SUBMIT_ARGS": " ".join(words)}
-        return self.start([sys.executable, _HERE / "program.py", *arguments], environment)
+        return self.start([sys.executable, program, *arguments], {"PYSPARK_SUBMIT_ARGS": " ".join(map(str, words))})
 
 
 def wait_for_file(path, process, seconds):

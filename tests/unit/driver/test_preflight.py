@@ -102,16 +102,25 @@ def test_no_java(monkeypatch, capsys):
 
 
 @pytest.mark.parametrize(
-    ("version", "installed", "enough"),
-    [("1.7.0_80", "4.0.0", False), ("11.0.2", "4.0.0", False), ("11.0.2", "3.5.1", True)],
+    ("version", "installed", "problem"),
+    [
+        ("1.7.0_80", "4.0.0", "too old for the installed Spark"),
+        ("11.0.2", "4.0.0", "too old for the installed Spark"),
+        ("11.0.2", "3.5.1", None),
+        ("22.0.2", "3.5.1", None),
+        ("23", "3.5.9", "too new for the installed Spark, 3.5.9, which starts on none after 22: .* 17"),
+        ("25.0.3", "4.0.5", "too new for the installed Spark, 4.0.5, which starts on none after 22: .* 17"),
+        ("25.0.3", "4.3.0", None),
+        ("25.0.3", "4.4.0.dev1", None),
+    ],
 )
-def test_javas_by_the_installed_spark(monkeypatch, tmp_path, version, installed, enough):
+def test_javas_by_the_installed_spark(monkeypatch, tmp_path, version, installed, problem):
     monkeypatch.setenv("JAVA_HOME", java(tmp_path, version))
     monkeypatch.setattr(preflight, "_version", lambda module: installed)
-    if enough:
+    if problem is None:
         assert preflight.check_environment()["java"] == version
         return
-    with pytest.raises(RequirementError, match=f"Java {version} .* is too old for the installed Spark"):
+    with pytest.raises(RequirementError, match=f"Java {version} .* is {problem}"):
         preflight.check_environment()
 
 
