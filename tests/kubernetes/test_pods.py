@@ -234,16 +234,23 @@ def _resource(schema, plural, group):
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"{plural}.{group}"},
+        "metadata": {
+            "name": f"{plural}.{group}",
+            "annotations": {"api-approved.kubernetes.io": "unapproved, for a test"},
+        },
         "spec": {"group": group, "scope": "Namespaced", "names": names, "versions": versions},
     }
 
 
 def _structural(schema):
     """Return a JSON schema in the form of the API: what has no type may be anything, and no more fields are none."""
-    if not schema:
-        return {"x-kubernetes-preserve-unknown-fields": True}
+    if schema.get("type") == ["integer", "string"]:
+        return {"x-kubernetes-int-or-string": True}
     found = {key: value for key, value in schema.items() if key != "additionalProperties" or value is not False}
+    if schema.get("type") == "array":
+        found.setdefault("items", {})
+    if schema.get("type", "object") == "object" and not {"properties", "additionalProperties"} & set(found):
+        found["x-kubernetes-preserve-unknown-fields"] = True
     if "properties" in found:
         found["properties"] = {name: _structural(each) for name, each in found["properties"].items()}
     for key in ("items", "additionalProperties"):
