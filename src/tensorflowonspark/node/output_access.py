@@ -12,6 +12,7 @@ from tensorflowonspark.node.checkpoint.best import BestMetric
 from tensorflowonspark.node.checkpoint.checkpoints import Checkpoints
 from tensorflowonspark.node.checkpoint.export import export
 from tensorflowonspark.node.checkpoint.position import ResumePosition
+from tensorflowonspark.node.checkpoint.writer import SavePolicy
 from tensorflowonspark.node.driver_link import Link
 from tensorflowonspark.node.feed.feeds import Feeds
 from tensorflowonspark.node.meter import TrainingMeter
@@ -103,6 +104,8 @@ class OutputAccess:
         keep: int = 3,
         best: str | None = None,
         mode: Literal["auto", "min", "max"] = "auto",
+        wait: bool = True,
+        max_failures: int = 3,
     ) -> Checkpoints:
         """Return the checkpoints of a training, in a directory on any file system.
 
@@ -118,6 +121,13 @@ class OutputAccess:
         mode : {"auto", "min", "max"}
             Whether less or more of the metric is better. By default Keras decides, which knows the loss and its own
             metrics.
+        wait : bool
+            Whether training waits until a checkpoint is complete in the directory. Without, it waits until its state
+            has been copied to this machine's disk, and goes on while that is written to the directory; the end of the
+            program waits for the last one.
+        max_failures : int
+            Without `wait`, how many checkpoints in a row may fail to be written: each is a warning, and the one before
+            stays the newest. One more is an error, and so is the last one of a program.
 
         Returns
         -------
@@ -127,7 +137,7 @@ class OutputAccess:
         Raises
         ------
         SpecError
-            If `keep` is below 1, or `best` or `mode` can't be right.
+            If `keep` is below 1, `max_failures` below 0, or `best` or `mode` can't be right.
 
         Examples
         --------
@@ -136,10 +146,12 @@ class OutputAccess:
         >>> ctx.checkpoint(f"{directory}/checkpoints", best="val_accuracy").best() is None
         True
         """
+        policy = SavePolicy(keep, BestMetric(best, mode), wait, max_failures)
         position = ResumePosition(self._feeds, self._link, len(self.spec.trainers))
-        return Checkpoints(
-            directory, keep, self.scratch, self.is_chief, str(self.role), position, self.host, BestMetric(best, mode)
-        )
+        whose = self.scratch, self.is_chief, str(self.role)
+        found = Checkpoints(directory, policy, *whose, position, self.host)
+        self._logs.callback(found.close)
+        return found
 
     def tensorboard_directory(self, path: str) -> str:
         """Return a directory of this machine for TensorBoard's logs, which are copied to `path` as they grow.

@@ -106,7 +106,7 @@ def resume(args, ctx):
     with strategy.scope():
         model, layer = make_model("adagrad", dense="adagrad")
     x, y = args["data"]
-    checkpoint = ctx.checkpoint(args["directory"])
+    checkpoint = ctx.checkpoint(args["directory"], wait=False)
     callbacks = [Kill(), checkpoint.callback()]
     history = model.fit(x, y, batch_size=_BATCH, epochs=args["epochs"], verbose=0, shuffle=False, callbacks=callbacks)
     if not args["export"]:
@@ -153,7 +153,8 @@ def test_a_training_whose_worker_was_killed_resumes_on_another_number_of_workers
     np.testing.assert_allclose(served.serve(batch), expected, rtol=1e-5)
     for *_, predicted in found.values():
         np.testing.assert_allclose(predicted, expected[: len(predicted)], rtol=1e-5)
-    assert len(list(Path(args["directory"]).glob("step-*/parts/items/*-of-00003/rows-*.npy"))) == 3
+    written = list(Path(args["directory"]).glob("step-*/parts/items/*-of-00003/rows-*.npy"))
+    assert len(written) in (3, 6)  # the checkpoint that was being written at the kill may have been the third
 
 
 def feed(args, ctx):

@@ -148,7 +148,7 @@ def test_a_cluster_comes_up_under_dynamic_allocation(kubernetes, tmp_path):
     output = output_of(process, 150)
     assert process.returncode == 0, output
     addresses = set(re.findall(kubernetes.pod_address, "".join(re.findall(r"^\[worker.*", output, re.MULTILINE))))
-    # A third pod may have come: Spark asks for one while the nodes' tasks wait a second for those that held their slots.
+    # A third pod may have come: Spark asks for one if the nodes' tasks wait a second for those that held their slots.
     assert len(addresses) == 2, output
 
 

@@ -57,18 +57,22 @@ def fit(args, ctx):
         model = keras.Sequential(layers)
         model.compile(keras.optimizers.Adam(0.01), "mse")
     rows = ctx.dataset(32, seed=3)
-    callbacks = [ctx.checkpoint(args["directory"]).callback(every=args["every"]), Killer()]
-    model.fit(rows, epochs=4, verbose=0, callbacks=callbacks)
+    checkpoint = ctx.checkpoint(args["directory"], wait=args["wait"])
+    model.fit(rows, epochs=4, verbose=0, callbacks=[checkpoint.callback(every=args["every"]), Killer()])
     return ctx.attempt, epochs, [value.tolist() for value in model.get_weights()]
 
 
 @pytest.mark.slow
 @local
-@pytest.mark.parametrize(("keras", "every"), [(3, None), (3, 3), (2, 3)], ids=["epochs", "steps", "tf_keras"])
-def test_a_training_ends_with_the_weights_of_an_unbroken_one(spark, tmp_path, keras, every):
+@pytest.mark.parametrize(
+    ("keras", "every", "wait"),
+    [(3, None, True), (3, 3, True), (2, 3, True), (3, 3, False)],
+    ids=["epochs", "steps", "tf_keras", "beside"],
+)
+def test_a_training_ends_with_the_weights_of_an_unbroken_one(spark, tmp_path, keras, every, wait):
     environment = {"TF_USE_LEGACY_KERAS": "1"} if keras == 2 else {}
     settings = {"num_workers": 2, "data": points(spark), "env": environment}
-    args = {"keras": keras, "every": every, "kill": False, "directory": str(tmp_path / "unbroken")}
+    args = {"keras": keras, "every": every, "wait": wait, "kill": False, "directory": str(tmp_path / "unbroken")}
     unbroken = tfos.run(spark, fit, args, **settings)["worker:0"]
     args.update(kill=True, directory=str(tmp_path / "broken"))
     broken = tfos.run(spark, fit, args, restarts=1, **settings)["worker:0"]

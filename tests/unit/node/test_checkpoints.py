@@ -21,6 +21,7 @@ from tensorflowonspark.node.checkpoint.best import BestMetric
 from tensorflowonspark.node.checkpoint.checkpoints import Checkpoints
 from tensorflowonspark.node.checkpoint.position import ResumePosition
 from tensorflowonspark.node.checkpoint.store import CheckpointStore, SavedCheckpoint, _record_checksum
+from tensorflowonspark.node.checkpoint.writer import SavePolicy
 from tests.support.programs import wait_for
 
 
@@ -34,7 +35,7 @@ in_memory = pytest.mark.parametrize("directory", ["memory"], indirect=True)
 
 
 def checkpoints(directory, keep=3, *, is_chief=True, position=None, best=None, mode="auto"):
-    return Checkpoints(directory, keep, "", is_chief, "worker:0", position=position, best=BestMetric(best, mode))
+    return Checkpoints(directory, SavePolicy(keep, BestMetric(best, mode)), "", is_chief, "worker:0", position=position)
 
 
 def files(directory):
@@ -148,7 +149,9 @@ def test_the_one_before_is_of_no_use_if_its_rows_are_not_fed_again(tmp_path, fir
 @pytest.mark.parametrize(("first_feed", "saved_to"), [(0, "here"), (2, "elsewhere"), (2, "here")])
 def test_a_restart_that_finds_nothing_although_its_feeds_begin_later_is_refused(tmp_path, first_feed, saved_to):
     position = ResumePosition(played_feeds(first_feed, (str(tmp_path / saved_to),)), None, workers=1)
-    here = Checkpoints(str(tmp_path / "here"), 3, "", is_chief=True, node="worker:0", host="b", position=position)
+    here = Checkpoints(
+        str(tmp_path / "here"), SavePolicy(3), "", is_chief=True, node="worker:0", host="b", position=position
+    )
     if first_feed and saved_to == "here":
         words = f"there is no checkpoint in {tmp_path}/here on b, and this restart begins with feed 2, in which one was"
         with pytest.raises(CheckpointError, match=words):
@@ -174,7 +177,7 @@ def test_a_worker_that_does_not_see_the_chiefs_directory_is_named(tmp_path, monk
     monkeypatch.setattr(checkpoints_module, "combine", lambda call, own: agreed)
     words = "the chief restores .*/step-00000003-of-the-chief, and worker:1 finds no such checkpoint: give a direct"
     with pytest.raises(CheckpointError, match=words):
-        blind = Checkpoints(str(tmp_path), 3, "", is_chief=False, node="worker:1")
+        blind = Checkpoints(str(tmp_path), SavePolicy(3), "", is_chief=False, node="worker:1")
         blind._fetch(True, str(tmp_path), [], blind._newest)
 
 

@@ -13,17 +13,18 @@ import atexit
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from tensorflowonspark.errors import CheckpointError, SpecError
 from tensorflowonspark.keras.workers import combine
-from tensorflowonspark.node.checkpoint.best import BestMetric
 from tensorflowonspark.node.checkpoint.mirror import Mirror
 from tensorflowonspark.node.checkpoint.parts import SAVE, StateParts, divided_objects, not_seen
 from tensorflowonspark.node.checkpoint.position import ResumePosition
 from tensorflowonspark.node.checkpoint.state import is_shared, read_state, write_state
 from tensorflowonspark.node.checkpoint.store import CheckpointStore, SavedCheckpoint
+from tensorflowonspark.node.checkpoint.writer import SavePolicy, Writer
 
 if TYPE_CHECKING:
     import keras
@@ -42,8 +43,8 @@ class Checkpoints:
     ----------
     directory : str
         A path, or a URL of any file system that fsspec knows.
-    keep : int
-        Number of complete checkpoints to keep; others are removed.
+    policy : SavePolicy
+        Which checkpoints are kept, and whether the program waits for each.
     scratch : str
         A directory of this machine for temporary files.
     is_chief : bool
@@ -54,13 +55,6 @@ class Checkpoints:
         The program's position in its feeds.
     host : str
         This node's host, for errors.
-    best : BestMetric, optional
-        The metric by which the checkpoints to keep are chosen.
-
-    Raises
-    ------
-    SpecError
-        If `keep` is below 1.
 
     Examples
     --------
@@ -83,20 +77,20 @@ class Checkpoints:
     def __init__(
         self,
         directory: str,
-        keep: int,
+        policy: SavePolicy,
         scratch: str,
         is_chief: bool,
         node: str,
         position: ResumePosition | None = None,
         host: str = "localhost",
-        best: BestMetric | None = None,
     ) -> None:
-        if keep < 1:
-            raise SpecError(f"keep={keep}: at least one checkpoint must be kept")
         self.directory = directory
-        self._best = best or BestMetric()
-        self._store = CheckpointStore(directory, keep)
+        self._best = policy.best
+        self._store = CheckpointStore(directory, policy.keep)
         self._parts = StateParts(self._store, node)
+        self._wait = policy.wait
+        self._writer = Writer(directory, policy.max_failures)
+        self._lost = ""  # who could not write parts of the last checkpoint, and why
         self._scratch = scratch or None
         self._is_chief = is_chief
         self._node = node
@@ -114,9 +108,11 @@ class Checkpoints:
         batch: int = 0,
         metrics: Mapping[str, Any] | None = None,
     ) -> None:
-        """Write the program's state; a restart finds it once this returns.
+        """Write the program's state; a restart finds it once this returns, or without `wait` some time later.
 
-        Workers that train together must all call it at the same step.
+        Workers that train together must all call it at the same step. Without `wait` it returns when the state has been
+        copied to this machine, unless the checkpoint before is still being written to the directory: then it waits for
+        that. The first checkpoint of workers that train together is complete when it returns.
 
         Parameters
         ----------
@@ -136,7 +132,8 @@ class Checkpoints:
         Raises
         ------
         CheckpointError
-            If the directory can't be written, or the position in the rows can't be resumed: within the first epoch of
+            If the directory can't be written (without `wait`: if more than `max_failures` checkpoints in a row could
+            not), or the position in the rows can't be resumed: within the first epoch of
             ``cluster.train(..., start="first_rows")``, whose rows come in the order of their arrival.
         SpecError
             If `step` is negative, or `metrics` lacks the one that says which checkpoint is best.
@@ -168,21 +165,69 @@ class Checkpoints:
             raise SpecError(f"step={int(step)}: expected the number of steps taken")
         if self._position:
             self._position.require_resumable()
-        written: SavedCheckpoint | None = None
-        with TemporaryDirectory(prefix="tfos-", dir=self._scratch) as local:
+        shared = is_shared(state)
+        at_once = self._wait or (shared and not self._is_seen)  # the others look for what the chief has written
+        if not at_once:
+            self._agree_on_parts(state, shared)
+        self._writer.settle()
+        with ExitStack() as stack:
+            local = stack.enter_context(TemporaryDirectory(prefix="tfos-", dir=self._scratch))
             write_state(state, local, self._node, keep=self._is_chief)
-            name = self._parts.write(state, int(step))
-            if self._is_chief:
-                if beside is not None:
-                    beside(local)
-                position = self._position.describe(batch) if self._position else {"batch": batch}
-                if self._position:
-                    self._position.write(local, int(step), epoch, batch)
-                written = self._store.add(local, int(step), epoch, name=name, **position, **measured)
-                if self._position:
-                    self._position.report_saved(self.directory)
-        if not self._is_seen and is_shared(state):
+            if at_once:
+                name, parts = self._parts.write(state, int(step)), []
+            else:
+                name, own = self._parts.prepare(state, int(step))
+                parts = list(own)
+            fields = {"name": name, **measured}
+            complete = self._complete(local, int(step), epoch, batch, fields, beside) if self._is_chief else None
+            directory = stack.pop_all()
+
+        def copy() -> SavedCheckpoint | None:
+            with directory:  # which is removed
+                if parts:
+                    self._store.add_parts(name, self._node, parts)
+                if complete is None:
+                    return None
+                if parts and shared:
+                    self._parts.wait_for_all(name, lambda: self._lost)
+                return complete()
+
+        written = self._writer.write(copy, f"the checkpoint of step {int(step)}", at_once)
+        if shared and not self._is_seen:
             self._require_seen(written)
+
+    def _complete(
+        self,
+        local: str,
+        step: int,
+        epoch: int,
+        batch: int,
+        fields: Mapping[str, Any],
+        beside: Callable[[str], None] | None,
+    ) -> Callable[[], SavedCheckpoint]:
+        """Write what belongs to a state to its local directory; return what makes a checkpoint of that.
+
+        `fields` are those of its record that do not depend on the rows.
+        """
+        if beside is not None:
+            beside(local)
+        if self._position is None:
+            return partial(self._store.add, local, step, epoch, batch=batch, **fields)
+        record, report = {**self._position.describe(batch), **fields}, self._position.saved_here(self.directory)
+        self._position.write(local, step, epoch, batch)
+
+        def add() -> SavedCheckpoint:
+            saved = self._store.add(local, step, epoch, **record)
+            report()
+            return saved
+
+        return add
+
+    def _agree_on_parts(self, state: Any, shared: bool) -> None:
+        """Have the chief know of the last checkpoint's parts that a worker could not write, for which it waits."""
+        if shared and self._parts.are_in(state):
+            problem = "" if self._is_chief else self._writer.problem()
+            self._lost = "; ".join(filter(None, combine(SAVE, problem and f"{self._node} on {self._host}: {problem}")))
 
     def _require_seen(self, written: SavedCheckpoint | None) -> None:
         """Raise on all workers if one does not see what the chief has written; a restart may place the chief there."""
@@ -247,6 +292,7 @@ class Checkpoints:
         """
         with ExitStack() as stack:
             local = stack.enter_context(TemporaryDirectory(prefix="tfos-", dir=self._scratch))
+            self._writer.settle()
             choose = self._best_one if best else self._newest
             saved = self._fetch(is_shared(state), local, divided_objects(state), choose)
             source = f"{self.directory}/{saved.name}" if saved else ""
@@ -287,6 +333,7 @@ class Checkpoints:
         --------
         >>> ctx.checkpoint(f"{directory}/none").latest()
         """
+        self._writer.settle()
         return self._store.latest()
 
     def best(self) -> SavedCheckpoint | None:
@@ -317,6 +364,7 @@ class Checkpoints:
         >>> checkpoint.restore(state, best=True), float(weight) < 0.31
         (1, True)
         """
+        self._writer.settle()
         return self._store.best(self._best.name or "")
 
     def clear(self) -> None:
@@ -331,8 +379,23 @@ class Checkpoints:
         --------
         >>> ctx.checkpoint(f"{directory}/none").clear()
         """
+        self._writer.settle()
         if self._is_chief:
             self._store.clear()
+
+    def close(self) -> None:
+        """Wait until the last checkpoint is complete, as the end of a program does by itself.
+
+        Raises
+        ------
+        CheckpointError
+            If it could not be written.
+
+        Examples
+        --------
+        >>> ctx.checkpoint(f"{directory}/none", wait=False).close()
+        """
+        self._writer.close()
 
     def callback(self, every: int | None = None) -> Any:
         """Return a Keras callback that resumes from the newest complete checkpoint, and writes one after each epoch.

@@ -4,19 +4,23 @@ The chief names the checkpoint; each worker writes its parts under that name, an
 chief completes the checkpoint. A restart has all parts to choose from, on any number of workers.
 """
 
-from collections.abc import Sequence
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from tensorflowonspark.errors import CheckpointError
 from tensorflowonspark.keras.jax.training_state import JaxState, is_state
-from tensorflowonspark.keras.workers import combine
+from tensorflowonspark.keras.workers import combine, roles
 from tensorflowonspark.node.checkpoint.state import is_shared
 from tensorflowonspark.node.checkpoint.store import CheckpointStore, SavedCheckpoint
 
 if TYPE_CHECKING:
     import tensorflow as tf
 
+_log = logging.getLogger(__name__)
+_POLL_SECONDS = 0.2  # between looks for what other workers write
 SAVE = "the checkpoint's save"  # the call in which workers agree, for errors
 
 
@@ -48,6 +52,11 @@ def not_seen(directory: str, who: str, what: str) -> CheckpointError:
     )
 
 
+def _divided_now(state: "tf.train.Checkpoint") -> list[Any]:
+    """Return the objects in a state of which this process has a part alone."""
+    return [each for each in divided_objects(state) if getattr(each, "is_divided", True)]
+
+
 class StateParts:
     """The parts of one worker in the checkpoints of a training."""
 
@@ -55,21 +64,35 @@ class StateParts:
         self._store = store
         self._node = node
 
+    def are_in(self, state: "tf.train.Checkpoint") -> bool:
+        """Return whether a state has parts."""
+        return bool(_divided_now(state))
+
+    def prepare(self, state: "tf.train.Checkpoint", step: int) -> tuple[str, Iterator[tuple[str, bytes]]]:
+        """Return the name of a new checkpoint, "" if nothing is divided, and this worker's parts of it.
+
+        Each part is copied from the state when it is taken.
+        """
+        divided = _divided_now(state)
+        if not divided:
+            return "", iter(())
+        name = self._store.new_name(step)
+        if is_shared(state):
+            name = combine(SAVE, name)[0]
+        return name, chain.from_iterable(each.shard_parts() for each in divided)
+
     def write(self, state: "tf.train.Checkpoint", step: int) -> str:
         """Write this worker's parts of a new checkpoint; return its name when all have, or "" if nothing is divided.
 
         If one worker can't, all raise a `CheckpointError`.
         """
-        divided = [each for each in divided_objects(state) if getattr(each, "is_divided", True)]
-        if not divided:
+        name, parts = self.prepare(state, step)
+        if not name:
             return ""
         shared = is_shared(state)
-        name = self._store.new_name(step)
-        if shared:
-            name = combine(SAVE, name)[0]
         problem: CheckpointError | None = None
         try:
-            self._store.add_parts(name, self._node, chain.from_iterable(each.shard_parts() for each in divided))
+            self._store.add_parts(name, self._node, parts)
         except CheckpointError as error:
             problem = error
         if not shared:
@@ -85,6 +108,18 @@ class StateParts:
         if missing:
             raise not_seen(self._store.directory, "the chief", f"what {', '.join(sorted(missing))} has written")
         return name
+
+    def wait_for_all(self, name: str, lost: Callable[[], str]) -> None:
+        """Wait until all workers' parts of a checkpoint are there.
+
+        If `lost` says that some are not to come, that is a `CheckpointError`.
+        """
+        workers = set(roles()[1])
+        while missing := workers - self._store.part_writers(name):
+            if problem := lost():
+                raise CheckpointError(problem)
+            _log.debug("%s waits for the parts of %s", name, missing)
+            time.sleep(_POLL_SECONDS)
 
     def read(self, saved: SavedCheckpoint, divided: Sequence[Any]) -> bool:
         """Have divided objects take their parts from a checkpoint; return whether none was missing or damaged.

@@ -1,6 +1,8 @@
 """The position of a program in its feeds, which a checkpoint records and a restarted program resumes."""
 
 import logging
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from tensorflowonspark.errors import CheckpointError
@@ -71,9 +73,9 @@ class ResumePosition:
             return None
         return taken
 
-    def report_saved(self, directory: str) -> None:
-        """Report that a checkpoint is complete: a restarted program needs no earlier feed."""
-        self._link.send(CheckpointSaved(self._feeds.current, directory))
+    def saved_here(self, directory: str) -> Callable[[], None]:
+        """Return what reports that a checkpoint of this moment is complete, after which no earlier feed is needed."""
+        return partial(self._link.send, CheckpointSaved(self._feeds.current, directory))
 
     def first_feed(self, directory: str) -> int:
         """Return the number of the first feed of a restart that continues a checkpoint of a directory; 0 of others."""

@@ -1,0 +1,116 @@
+"""A process with a model and its optimizer, whose state is saved: python -m benchmarks.checkpoints.contender BACKEND
+
+The store takes so many bytes in a second, and no more.
+"""
+
+import os
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import fsspec
+from fsspec.implementations.local import LocalFileSystem
+
+from benchmarks.common.rounds import serve_rounds
+
+_CHUNK = 1 << 20
+
+
+class Store(LocalFileSystem):
+    """Files of this machine, which are written at a fixed speed."""
+
+    protocol = "throttled"
+    bytes_per_second = 0
+
+    def put_file(self, lpath, rpath, **_):
+        """Copy a file."""
+        begun, written = time.monotonic(), 0
+        with open(lpath, "rb") as source, open(self._strip_protocol(rpath), "wb") as target:
+            while data := source.read(_CHUNK):
+                written += target.write(data)
+                time.sleep(max(0.0, begun + written / self.bytes_per_second - time.monotonic()))
+
+
+def _model(megabytes):
+    """Return a model with so many megabytes of weights, and the slots of Adam."""
+    import keras
+
+    width = 1024
+    layers = [keras.layers.Dense(width, use_bias=False) for _ in range(max(1, int(megabytes * 1e6 / 4 / width**2)))]
+    model = keras.Sequential([keras.Input((width,)), *layers])
+    model.compile("adam", "mse")
+    model.optimizer.build(model.trainable_variables)
+    return model
+
+
+class Memory:
+    """The most memory that this process has had in a block, beyond that at its beginning."""
+
+    def __enter__(self):
+        Path("/proc/self/clear_refs").write_text("5")
+        self._before = self._value("VmRSS")
+        return self
+
+    def __exit__(self, *_):
+        self.megabytes = (self._value("VmHWM") - self._before) // 1024
+
+    @staticmethod
+    def _value(name):
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return int(next(line.split()[1] for line in lines if line.startswith(f"{name}:")))
+
+
+def _ours(model, directory, wait):
+    """Return a function that saves the state, and one that waits until the checkpoint is complete."""
+    from tensorflowonspark.keras.hooks import keras_backend
+    from tensorflowonspark.node.checkpoint.checkpoints import Checkpoints
+    from tensorflowonspark.node.checkpoint.writer import SavePolicy
+
+    if keras_backend() == "jax":
+        state = model
+    else:
+        import tensorflow as tf
+
+        state = tf.train.Checkpoint(model=model, optimizer=model.optimizer)
+    found = Checkpoints(f"throttled://{directory}", SavePolicy(wait=wait), "", True, "worker:0")
+    return lambda: found.save(state, 1), found.close
+
+
+def _orbax(model, directory):
+    import orbax.checkpoint as ocp
+
+    values = {str(number): each.value for number, each in enumerate([*model.variables, *model.optimizer.variables])}
+    saver = ocp.AsyncCheckpointer(ocp.StandardCheckpointHandler())
+    return lambda: saver.save(f"{directory}/state", args=ocp.args.StandardSave(values)), saver.wait_until_finished
+
+
+def main(megabytes, speed):
+    """Serve seconds: of the step that saves, and until the checkpoint is complete; and megabytes of memory."""
+    Store.bytes_per_second = float(speed) * 1e6
+    fsspec.register_implementation("throttled", Store)
+    model = _model(float(megabytes))
+
+    def run_round(request):
+        directory = tempfile.mkdtemp()
+        try:
+            how = request["how"]
+            save, finish = _orbax(model, directory) if how == "orbax" else _ours(model, directory, how == "waits")
+            with Memory() as memory:
+                begun = time.monotonic()
+                save()
+                stall = time.monotonic() - begun
+                finish()
+                whole = time.monotonic() - begun
+            size = sum(each.stat().st_size for each in Path(directory).rglob("*") if each.is_file())
+            return {"stall": stall, "whole": whole, "memory": memory.megabytes, "size": size >> 20}
+        finally:
+            shutil.rmtree(directory)
+
+    serve_rounds(run_round)
+
+
+if __name__ == "__main__":
+    os.environ["KERAS_BACKEND"] = sys.argv[1]
+    main(*sys.argv[2:])
