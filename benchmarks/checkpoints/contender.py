@@ -42,6 +42,9 @@ def _model(megabytes):
     model = keras.Sequential([keras.Input((width,)), *layers])
     model.compile("adam", "mse")
     model.optimizer.build(model.trainable_variables)
+    for each in model.optimizer.variables:  # zeros could be compressed
+        if each.shape and "float" in str(each.dtype):
+            each.assign(keras.random.normal(each.shape))
     return model
 
 

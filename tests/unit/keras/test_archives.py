@@ -72,7 +72,7 @@ def error_of(read):
 
 
 def jax_state(folder):
-    JaxState(Model()).write(str(folder))
+    JaxState(Model()).writer()(str(folder))
     return folder / "state.zip", lambda: JaxState(Model()).read(str(folder), "/ckpt/step-1")
 
 
@@ -202,3 +202,14 @@ def test_a_part_that_is_none_is_refused_by_its_name(what, which):
     files[name] = LIES.get(what, what.encode())
     with pytest.raises(CheckpointError, match=f"{ABOUT} of a checkpoint is damaged"):
         read_parts(table, "items", list(files), files.__getitem__)
+
+
+def test_a_state_that_is_written_later_is_that_of_its_moment(tmp_path):
+    """JAX takes the memory of the values for those of the next step."""
+    model = Model()
+    model.variables[0].value[:] = 1
+    write = JaxState(model).writer(copied=True)
+    model.variables[0].value[:] = 2
+    write(str(tmp_path))
+    JaxState(model).read(str(tmp_path), "/ckpt/step-1")
+    np.testing.assert_array_equal(model.variables[0].value, np.ones((2, 3)))

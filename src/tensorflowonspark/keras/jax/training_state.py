@@ -57,14 +57,15 @@ class JaxState:
         variables = [*own, *(optimizer.variables if optimizer is not None else [])]
         return list({id(each): each for each in variables}.values())
 
-    def write(self, directory: str) -> None:
-        """Write the state to a directory of this machine."""
+    def writer(self, *, copied: bool = False) -> Callable[[str], None]:
+        """Return what writes the state to a directory of this machine; if `copied`, as it is now."""
         variables = self._variables
         described = [{"path": each.path, "shape": list(each.shape), "dtype": str(each.dtype)} for each in variables]
         # As bytes, since NumPy's files have no bfloat16.
         values = (_bytes(() if is_sharded(each.value) else local_array(each.value)) for each in variables)
+        of_now = [np.array(each) for each in values] if copied else values
         write = partial(np.lib.format.write_array, allow_pickle=False)
-        write_archive(Path(directory, _FILE), _VARIABLES, described, values, write)
+        return lambda directory: write_archive(Path(directory, _FILE), _VARIABLES, described, of_now, write)
 
     @property
     def is_divided(self) -> bool:

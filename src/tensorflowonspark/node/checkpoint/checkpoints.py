@@ -172,7 +172,7 @@ class Checkpoints:
         self._writer.settle()
         with ExitStack() as stack:
             local = stack.enter_context(TemporaryDirectory(prefix="tfos-", dir=self._scratch))
-            write_state(state, local, self._node, keep=self._is_chief)
+            write_rest = write_state(state, local, self._node, keep=self._is_chief, beside=not at_once)
             if at_once:
                 name, parts = self._parts.write(state, int(step)), []
             else:
@@ -184,6 +184,7 @@ class Checkpoints:
 
         def copy() -> SavedCheckpoint | None:
             with directory:  # which is removed
+                write_rest()
                 if parts:
                     self._store.add_parts(name, self._node, parts)
                 if complete is None:

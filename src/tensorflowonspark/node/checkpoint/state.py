@@ -1,5 +1,7 @@
 """The state of a program in local files: written, read, and checked against the program's variables."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tensorflowonspark.errors import CheckpointError
@@ -13,16 +15,25 @@ _PREFIX = "state"
 _REASON_LENGTH = 400  # characters of TensorFlow's reason
 
 
-def write_state(state: Any, directory: str, node: str, *, keep: bool) -> None:
-    """Write the variables of `state` to a local directory.
+def write_state(state: Any, directory: str, node: str, *, keep: bool, beside: bool = False) -> Callable[[], None]:
+    """Write the variables of `state`, as they are now, to a local directory; return what has yet to be called for that.
 
-    Without `keep` this worker only takes part in the writing.
+    Without `keep` this worker only takes part in the writing. With `beside`, what can be written later is copied.
     """
     if is_state(state):
-        if keep:  # each process of JAX has the whole state
-            JaxState.of(state).write(directory)
-        return
-    state.write(f"{directory}/{_PREFIX}", _io_options(node))
+        if not keep:  # each process of JAX has the whole state
+            return _nothing
+        write = JaxState.of(state).writer(copied=beside)
+        if beside:
+            return partial(write, directory)
+        write(directory)
+    else:
+        state.write(f"{directory}/{_PREFIX}", _io_options(node))
+    return _nothing
+
+
+def _nothing() -> None:
+    """Do nothing: all is written."""
 
 
 def read_state(state: Any, directory: str, node: str, source: str, *, is_built: bool) -> bool:
