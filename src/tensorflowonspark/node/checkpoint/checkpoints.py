@@ -22,7 +22,7 @@ from tensorflowonspark.keras.workers import combine
 from tensorflowonspark.node.checkpoint.mirror import Mirror
 from tensorflowonspark.node.checkpoint.parts import SAVE, StateParts, divided_objects, not_seen
 from tensorflowonspark.node.checkpoint.position import ResumePosition
-from tensorflowonspark.node.checkpoint.state import is_shared, read_state, write_state
+from tensorflowonspark.node.checkpoint.state import StateWriter, is_shared, read_state
 from tensorflowonspark.node.checkpoint.store import CheckpointStore, SavedCheckpoint
 from tensorflowonspark.node.checkpoint.writer import SavePolicy, Writer
 
@@ -88,6 +88,7 @@ class Checkpoints:
         self._best = policy.best
         self._store = CheckpointStore(directory, policy.keep)
         self._parts = StateParts(self._store, node)
+        self._state = StateWriter(node)
         self._wait = policy.wait
         self._writer = Writer(directory, policy.max_failures)
         self._lost = ""  # who could not write parts of the last checkpoint, and why
@@ -172,7 +173,7 @@ class Checkpoints:
         self._writer.settle()
         with ExitStack() as stack:
             local = stack.enter_context(TemporaryDirectory(prefix="tfos-", dir=self._scratch))
-            write_rest = write_state(state, local, self._node, keep=self._is_chief, beside=not at_once)
+            write_rest = self._state.write(state, local, keep=self._is_chief, beside=not at_once)
             if at_once:
                 name, parts = self._parts.write(state, int(step)), []
             else:

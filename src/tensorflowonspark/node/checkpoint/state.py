@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from tensorflowonspark.errors import CheckpointError
 from tensorflowonspark.keras.jax.jax_processes import current
 from tensorflowonspark.keras.jax.training_state import JaxState, is_state
+from tensorflowonspark.node.checkpoint.state_copy import StateCopy, has_variables_alone, variable_of, variables_of
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -15,21 +16,45 @@ _PREFIX = "state"
 _REASON_LENGTH = 400  # characters of TensorFlow's reason
 
 
-def write_state(state: Any, directory: str, node: str, *, keep: bool, beside: bool = False) -> Callable[[], None]:
-    """Write the variables of `state`, as they are now, to a local directory; return what has yet to be called for that.
+class StateWriter:
+    """Writes the states of one training to local directories.
 
-    Without `keep` this worker only takes part in the writing. With `beside`, what can be written later is copied.
+    What can be written later is copied to memory first. Of TensorFlow that are variables: a state that has anything
+    else, as a table, is written at once; so is the first one, which shows that.
     """
-    if is_state(state):
-        if not keep:  # each process of JAX has the whole state
+
+    def __init__(self, node: str) -> None:
+        self._node = node
+        self._copied: list[Any] = []  # the variables of the last state, if it has nothing else
+        self._copy: StateCopy | None = None
+
+    def write(self, state: Any, directory: str, *, keep: bool, beside: bool = False) -> Callable[[], None]:
+        """Write the variables of `state`, as they are now; return what has yet to be called for that.
+
+        Without `keep` this worker only takes part in the writing. With `beside` it is written later, if it can be.
+        """
+        if is_state(state):
+            if not keep:  # each process of JAX has the whole state
+                return _nothing
+            write = JaxState.of(state).writer(copied=beside)
+            if beside:
+                return partial(write, directory)
+            write(directory)
             return _nothing
-        write = JaxState.of(state).writer(copied=beside)
-        if beside:
-            return partial(write, directory)
-        write(directory)
-    else:
-        state.write(f"{directory}/{_PREFIX}", _io_options(node))
-    return _nothing
+        prefix, options = f"{directory}/{_PREFIX}", _io_options(self._node)
+        if beside and self._can_copy(variables := variables_of(state)):
+            if self._copy is None or not self._copy.is_of(variables):
+                self._copy = StateCopy(state)
+            self._copy.update()
+            return partial(self._copy.write, prefix, options) if keep else _nothing
+        state.write(prefix, options)
+        variables = variables_of(state)
+        self._copied = variables if has_variables_alone(prefix, variables) else []
+        return _nothing
+
+    def _can_copy(self, variables: list[Any]) -> bool:
+        """Return whether these are the variables of the last state, and it has nothing else."""
+        return bool(variables) and [id(each) for each in variables] == [id(each) for each in self._copied]
 
 
 def _nothing() -> None:
@@ -74,13 +99,11 @@ def is_shared(state: Any) -> bool:
         return current() is not None
     import tensorflow as tf
 
-    for each in [None, *tf.train.TrackableView(state).descendants()]:
-        # A variable of Keras 3 holds one of TensorFlow.
-        variable = each if isinstance(each, tf.Variable) else getattr(each, "value", None)
-        strategy = tf.distribute.get_strategy() if each is None else getattr(variable, "distribute_strategy", None)
-        if isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
-            return True
-    return False
+    found = [
+        getattr(variable_of(each), "distribute_strategy", None) for each in tf.train.TrackableView(state).descendants()
+    ]
+    kind = tf.distribute.MultiWorkerMirroredStrategy
+    return any(isinstance(each, kind) for each in (tf.distribute.get_strategy(), *found))
 
 
 def _io_options(node: str) -> "tf.train.CheckpointOptions":
