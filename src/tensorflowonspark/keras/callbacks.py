@@ -2,8 +2,8 @@
 
 - **The first step.** All workers must begin with the same weights and optimizer; a difference is an error.
 - **Statistics.** In Keras 3 each worker has its own statistics of batches (BatchNorm's moving mean and variance). They
-  are averaged over the workers after each epoch and before each evaluation, so that all workers save, evaluate and
-  predict with the same model. A warning names those of a program's own layers that were different.
+  are averaged over the workers after each epoch and before each evaluation and checkpoint, so that all workers save,
+  evaluate and predict with the same model. A warning names those of a program's own layers that were different.
 - **The end of an epoch.** What has made the models differ since, as a callback on one worker, is an error. All workers
   end the training at the same step, also if one of them has stopped it.
 - **Files.** All workers have the same callbacks, often with one shared directory. Those that write files run on the
@@ -173,17 +173,17 @@ class KeepEqual(keras.callbacks.Callback):
         equal = [each for each in _floats(self.model.non_trainable_weights) if id(each) not in differing]
         self._equal = dict(zip(map(id, equal), local_values(self.model.distribute_strategy, equal), strict=True))
         if differing:
-            self._average()
+            self.average_statistics()
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002
         """Average before other callbacks save the model."""
-        self._average()
+        self.average_statistics()
 
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002
         """Average before the validation."""
-        self._average()
+        self.average_statistics()
 
-    def _average(self) -> None:
+    def average_statistics(self) -> None:
         """Average what has changed on any worker; frozen weights, which no step changes, are not sent."""
         weights = _floats(self.model.non_trainable_weights)
         if not weights or self._equal is None:

@@ -102,6 +102,9 @@ class _Resuming:
         # steps ends before.
         if self._checkpoints._in_first_pass() and (batch or self.params.get("steps")):
             return
+        for each in self.others if batch else ():  # at the end of an epoch that has been done
+            if hasattr(each, "average_statistics"):
+                each.average_statistics()
         beside = CallbackStates(self.others).write
         measured = self._checkpoints._best.fields(metrics, self.model)
         self._checkpoints._save(self._state, _steps(self.model), self._epoch, batch, measured, beside)

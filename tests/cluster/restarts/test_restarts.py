@@ -53,7 +53,8 @@ def fit(args, ctx):
     keras.utils.set_random_seed(1)
     with tf.distribute.MultiWorkerMirroredStrategy().scope():
         drops = [keras.layers.Dropout(0.3)] if args["keras"] == 3 else []  # whose random numbers go on
-        layers = [keras.layers.Input((2,)), keras.layers.Dense(8, "tanh"), *drops, keras.layers.Dense(1)]
+        norm = keras.layers.BatchNormalization()  # whose statistics each worker has of its own rows within an epoch
+        layers = [keras.layers.Input((2,)), keras.layers.Dense(8, "tanh"), *drops, norm, keras.layers.Dense(1)]
         model = keras.Sequential(layers)
         model.compile(keras.optimizers.Adam(0.01), "mse")
     rows = ctx.dataset(32, seed=3)
