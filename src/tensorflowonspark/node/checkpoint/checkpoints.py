@@ -88,7 +88,7 @@ class Checkpoints:
         self._best = policy.best
         self._store = CheckpointStore(directory, policy.keep)
         self._parts = StateParts(self._store, node)
-        self._state = StateWriter(node)
+        self._state = StateWriter(node, copies=not policy.wait)
         self._wait = policy.wait
         self._writer = Writer(directory, policy.max_failures)
         self._lost = ""  # who could not write parts of the last checkpoint, and why

@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Any
 from tensorflowonspark.errors import CheckpointError
 from tensorflowonspark.keras.jax.jax_processes import current
 from tensorflowonspark.keras.jax.training_state import JaxState, is_state
-from tensorflowonspark.node.checkpoint.state_copy import StateCopy, has_variables_alone, variable_of, variables_of
+from tensorflowonspark.node.checkpoint.state_copy import (
+    StateCopy,
+    has_variables_alone,
+    read,
+    variable_of,
+    variables_of,
+)
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -19,12 +25,13 @@ _REASON_LENGTH = 400  # characters of TensorFlow's reason
 class StateWriter:
     """Writes the states of one training to local directories.
 
-    What can be written later is copied to memory first. Of TensorFlow that are variables: a state that has anything
-    else, as a table, is written at once; so is the first one, which shows that.
+    With `copies`, what can be written later is copied to memory first. Of TensorFlow that are variables: a state that
+    has anything else, as a table, is written at once; so is the first one, which shows that.
     """
 
-    def __init__(self, node: str) -> None:
+    def __init__(self, node: str, copies: bool = False) -> None:
         self._node = node
+        self._copies = copies
         self._copied: list[Any] = []  # the variables of the last state, if it has nothing else
         self._copy: StateCopy | None = None
 
@@ -43,13 +50,17 @@ class StateWriter:
             return _nothing
         prefix, options = f"{directory}/{_PREFIX}", _io_options(self._node)
         if beside and self._can_copy(variables := variables_of(state)):
+            if not keep:
+                read(variables)
+                return _nothing
             if self._copy is None or not self._copy.is_of(variables):
                 self._copy = StateCopy(state)
-            self._copy.update()
-            return partial(self._copy.write, prefix, options) if keep else _nothing
+            self._copy.update(variables)
+            return partial(self._copy.write, prefix, options)
         state.write(prefix, options)
-        variables = variables_of(state)
-        self._copied = variables if has_variables_alone(prefix, variables) else []
+        if self._copies:
+            variables = variables_of(state)
+            self._copied = variables if has_variables_alone(prefix, variables) else []
         return _nothing
 
     def _can_copy(self, variables: list[Any]) -> bool:

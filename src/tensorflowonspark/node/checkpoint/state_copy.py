@@ -8,7 +8,6 @@ if TYPE_CHECKING:
     import tensorflow as tf
 
 _VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
-_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 
 
 def variable_of(item: Any) -> Any:
@@ -32,6 +31,14 @@ def variables_of(state: "tf.train.Checkpoint") -> list[Any]:
     return list(found.values())
 
 
+def read(variables: list[Any]) -> None:
+    """Take part in reading variables, of which TensorFlow makes some of the values of all workers."""
+    import tensorflow as tf
+
+    for each in variables:
+        tf.convert_to_tensor(each)
+
+
 class StateCopy:
     """Variables that have the values that those of a state had at the last `update`.
 
@@ -39,7 +46,7 @@ class StateCopy:
     """
 
     def __init__(self, state: "tf.train.Checkpoint") -> None:
-        self._pairs: list[tuple[Any, Any]] = []  # the copy of each variable, and it
+        self._copies: dict[int, Any] = {}  # of each variable, by its id
         # A thread of its own is in no scope of a strategy, which would divide the copies too.
         with ThreadPoolExecutor(1) as thread:
             self._state = thread.submit(self._copy_of, state, {}).result()
@@ -47,15 +54,15 @@ class StateCopy:
     def _copy_of(self, item: Any, known: dict[int, Any]) -> Any:
         import tensorflow as tf
 
-        if id(item) in known:
-            return known[id(item)]
         variable = variable_of(item)
         if variable is not None:
-            with tf.device("CPU:0"):
-                copy = tf.Variable(tf.zeros(variable.shape, variable.dtype), trainable=False)
-            known[id(item)] = copy
-            self._pairs.append((copy, variable))
-            return copy
+            if id(variable) not in self._copies:
+                with tf.device("CPU:0"):
+                    copy = tf.Variable(tf.zeros(variable.shape, variable.dtype), trainable=False)
+                self._copies[id(variable)] = copy
+            return self._copies[id(variable)]
+        if id(item) in known:
+            return known[id(item)]
         copy = known[id(item)] = tf.train.Checkpoint()
         for name, child in tf.train.TrackableView(item).children(item).items():
             setattr(copy, name, self._copy_of(child, known))
@@ -63,12 +70,12 @@ class StateCopy:
 
     def is_of(self, variables: list[Any]) -> bool:
         """Return whether these are the variables that are copied."""
-        return {id(each) for each in variables} == {id(each) for _, each in self._pairs}
+        return self._copies.keys() == {id(each) for each in variables}
 
-    def update(self) -> None:
-        """Copy the values; workers that train together all do so."""
-        for copy, variable in self._pairs:
-            copy.assign(variable)
+    def update(self, variables: list[Any]) -> None:
+        """Copy the values of the variables; what workers train together, the others `read` meanwhile."""
+        for each in variables:
+            self._copies[id(each)].assign(each)
 
     def write(self, prefix: str, options: "tf.train.CheckpointOptions") -> None:
         """Write a file of the state."""
@@ -79,6 +86,7 @@ def has_variables_alone(prefix: str, variables: list[Any]) -> bool:
     """Return whether a file that was written of a state has the values of these variables, and of nothing else."""
     import tensorflow as tf
 
-    found = [(name, tuple(shape)) for name, shape in tf.train.list_variables(prefix) if name != _GRAPH]
+    listed = tf.train.list_variables(prefix)
+    found = sorted(tuple(shape) for name, shape in listed if name.endswith(_VALUE))
     shapes = sorted(tuple(each.shape) for each in variables if each.shape.is_fully_defined())
-    return all(name.endswith(_VALUE) for name, _ in found) and sorted(shape for _, shape in found) == shapes
+    return found == shapes and len(listed) == len(found) + 1  # with the description of the objects
