@@ -6,6 +6,7 @@ their files, so it is called after them, wherever it stands among them.
 """
 
 import logging
+import sys
 from typing import Any
 
 from tensorflowonspark.errors import RequirementError
@@ -97,14 +98,21 @@ class _Resuming:
         _begin_at(self.model, 0, 0)
         self._checkpoints.mirror()
 
+    def _average_statistics(self) -> None:
+        """Have all workers keep the same statistics of batches, if Keras on TensorFlow trains on several."""
+        ours = sys.modules.get("tensorflowonspark.keras.callbacks")
+        if ours is not None:
+            for each in self.others:
+                if isinstance(each, ours.KeepEqual):
+                    each.average_statistics()
+
     def _save(self, batch: int = 0, metrics: Any = None) -> None:
         # Rows that come in the order of their arrival can be resumed only after all. An epoch of a given number of
         # steps ends before.
         if self._checkpoints._in_first_pass() and (batch or self.params.get("steps")):
             return
-        for each in self.others if batch else ():  # at the end of an epoch that has been done
-            if hasattr(each, "average_statistics"):
-                each.average_statistics()
+        if batch:  # at the end of an epoch that has been done
+            self._average_statistics()
         beside = CallbackStates(self.others).write
         measured = self._checkpoints._best.fields(metrics, self.model)
         self._checkpoints._save(self._state, _steps(self.model), self._epoch, batch, measured, beside)

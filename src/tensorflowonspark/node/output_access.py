@@ -123,8 +123,8 @@ class OutputAccess:
             metrics.
         wait : bool
             Whether training waits until a checkpoint is complete in the directory. Without, it waits until its state
-            has been copied to this machine's disk, and goes on while that is written to the directory; the end of the
-            program waits for the last one.
+            has been copied in memory, and goes on while that copy is written to the directory; the end of the program
+            waits for the last one.
         max_failures : int
             Without `wait`, how many checkpoints in a row may fail to be written: each is a warning, and the one before
             stays the newest. One more is an error, and so is the last one of a program.

@@ -112,8 +112,8 @@ class Checkpoints:
         """Write the program's state; a restart finds it once this returns, or without `wait` some time later.
 
         Workers that train together must all call it at the same step. Without `wait` it returns when the state has been
-        copied to this machine, unless the checkpoint before is still being written to the directory: then it waits for
-        that. The first checkpoint of workers that train together is complete when it returns.
+        copied in memory, unless the checkpoint before is still being written to the directory: then it waits for that.
+        The first checkpoint of workers that train together is complete when it returns.
 
         Parameters
         ----------

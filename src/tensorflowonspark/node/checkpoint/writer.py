@@ -91,7 +91,7 @@ class Writer:
         seconds = time.monotonic() - begun
         if seconds > _SLOW_SECONDS and not self._warned:
             self._warned = True
-            text = "the training waited %.1f s for its last checkpoint, which %s takes longer than the time between two"
+            text = "training waited %.1f s for its last checkpoint: they come faster than %s takes them"
             _log.warning(text, seconds, self._directory)
 
     def _copy(self, copy: Callable[[], object], what: str) -> None:
