@@ -1,8 +1,13 @@
 """``tfos`` and Python in processes of their own."""
 
 import os
+import signal
 import subprocess
 import sys
+import time
+from contextlib import suppress
+
+import psutil
 
 from tests.support.paths import ROOT
 
@@ -31,8 +36,22 @@ def options_of(conf):
 
 
 def output_of(process, seconds):
-    """Return what a process writes until its end; it is gone afterwards."""
+    """Return what a process writes until its end; it and its children are gone afterwards.
+
+    One that is still running then is an AssertionError with what it wrote, and where its JVMs stand.
+    """
     try:
         return process.communicate(timeout=seconds)[0]
+    except subprocess.TimeoutExpired:
+        members = [(one := psutil.Process(process.pid)), *one.children(recursive=True)]
+        for member in members:
+            with suppress(psutil.NoSuchProcess):
+                if member.name() == "java":
+                    member.send_signal(signal.SIGQUIT)  # it writes its threads' stacks
+        time.sleep(2)
+        for member in members:
+            with suppress(psutil.NoSuchProcess):
+                member.kill()
+        raise AssertionError(f"still running after {seconds} s:\n{process.communicate()[0]}") from None
     finally:
         process.kill()
