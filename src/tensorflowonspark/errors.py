@@ -256,8 +256,9 @@ class FailureKind(Enum):
     LOST = 4  # the connection to its supervisor broke
     STOPPED = 5  # its process exists and is stopped
     HUNG = 6  # its process exists and makes no progress
-    RAISED = 7  # the user's program raised
-    PEER_LOST = 8  # the user's program raised because another node had ended
+    PREEMPTED = 7  # its host goes, and all nodes have saved what they had
+    RAISED = 8  # the user's program raised
+    PEER_LOST = 9  # the user's program raised because another node had ended
 
 
 class NodeError(ClusterError):

@@ -248,6 +248,24 @@ class CheckpointSaved(ToDriver):
 
     feed: int
     directory: str
+    notice: int = 0  # the last `Notice` when it began to
+
+
+@dataclass(frozen=True)
+class HostNotice(ToDriver):
+    """This host goes, for a reason, within so many seconds, if that is known; without a reason: it stays after all."""
+
+    reason: str = ""
+    seconds: float | None = None
+
+
+@dataclass(frozen=True)
+class SaveReply(ToDriver):
+    """The answer to a `SaveProposal`: the node has asked so often whether to save, and whether it stops there."""
+
+    number: int
+    taken: int
+    stops: bool
 
 
 @dataclass(frozen=True)
@@ -497,6 +515,33 @@ class RoundRefused(ToNode):
     """A round can't take place."""
 
     reason: str
+
+
+@dataclass(frozen=True)
+class Notice(ToNode):
+    """These nodes go, within so many seconds, if that is known; no nodes: all stay."""
+
+    number: int
+    nodes: tuple[str, ...] = ()
+    hosts: tuple[str, ...] = ()
+    reason: str = ""
+    seconds: float | None = None
+
+
+@dataclass(frozen=True)
+class SaveProposal(ToNode):
+    """All save at this step, which the program has yet to end, if all can; 0 only asks how many it has ended."""
+
+    number: int
+    step: int = 0
+
+
+@dataclass(frozen=True)
+class SaveDecision(ToNode):
+    """All save at the step of a proposal, or go on."""
+
+    number: int
+    save: bool
 
 
 @dataclass(frozen=True)

@@ -44,6 +44,13 @@ def _check_grace(name: str, seconds: object) -> None:
         raise SpecError.of(name, seconds, ": expected 0 or more seconds")
 
 
+def _check_notice(name: str, place: object) -> None:
+    if place is None:
+        return
+    if not isinstance(place, str) or not place.startswith(("/", "http://", "https://")):
+        raise SpecError.of(name, place, ": expected the absolute path of a file, or a URL that begins with http")
+
+
 def _check_port(name: str, port: object) -> None:
     if port is None:
         return
@@ -296,6 +303,9 @@ class Nodes(SettingsGroup):
     grace : float
         Seconds that nodes have to end after SIGTERM, before they are killed, if the program that started them raises
         or is interrupted. (At the end of a ``with`` block that does not, they have two.)
+    notice : str, optional
+        A file on the nodes' hosts, or a URL with http that they can reach, which is there once a host goes: as clouds
+        give notice of it. All workers save then, and a restart goes on without the host. See docs/failures.md.
 
     Raises
     ------
@@ -316,6 +326,7 @@ class Nodes(SettingsGroup):
     heartbeat_timeout: Annotated[float, SECONDS, check_seconds] = 30.0
     start_timeout: Annotated[float, SECONDS] = 600.0
     grace: Annotated[float, SECONDS, _check_grace] = 30.0
+    notice: Annotated[str | None, _check_notice] = None
 
 
 @dataclass(frozen=True, kw_only=True)

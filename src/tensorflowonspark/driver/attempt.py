@@ -5,7 +5,7 @@ import logging
 import os
 import sys
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING
 
 from tensorflowonspark import transport
@@ -16,6 +16,7 @@ from tensorflowonspark.driver.hangs import find_vanished
 from tensorflowonspark.driver.metrics.metrics_store import MetricsStore
 from tensorflowonspark.driver.monitor import Monitor
 from tensorflowonspark.driver.nodes import Node, NodeState
+from tensorflowonspark.driver.notices import Notices
 from tensorflowonspark.driver.reception import Reception
 from tensorflowonspark.driver.recovery import Recovery
 from tensorflowonspark.driver.replacement import Replacements
@@ -52,6 +53,8 @@ class ClusterAttempt:
         metrics: MetricsStore,
         on_close: Callable[[], None],
         console: ConsoleReporter,
+        may_restart: Callable[[], bool] = lambda: False,
+        left: Collection[str] = (),
     ) -> None:
         self.backend = backend
         self._metrics = metrics
@@ -72,6 +75,7 @@ class ClusterAttempt:
             why_lost=backend.why_lost,
         )
         self._recovery = Recovery(self.monitor)
+        self.notices = Notices(self.monitor, self._recovery, may_restart, left)
         self._replacements: Replacements | None = None
         if config.restarts_nodes:
             self._replacements = Replacements(backend, config, self.monitor, self._recovery, self._plan)
@@ -132,7 +136,7 @@ class ClusterAttempt:
         self.backend.reserve_slots(self.slots_wanted(nodes, had))
         tls = self.backend.wants_tls() if self._config.tls is None else self._config.tls
         self.credentials = transport.new_credentials(tls=tls, patience=self._config.heartbeat_timeout)
-        serve = Reception(self.monitor, self._recovery).serve
+        serve = Reception(self.monitor, self._recovery, self.notices).serve
         self._server, self.address = self.backend.listen(self.credentials, serve, self._config.ports)
         self._server.expect(_PEERS_PER_NODE * nodes)
         roster, restarts = self.monitor.roster, self._config.attempt
@@ -148,6 +152,8 @@ class ClusterAttempt:
         except BaseException:
             self.abort()
             raise
+        if self.backend.decommissions:
+            self.notices.follow_spark(self.backend.find_decommissioned)
         if not self._config.hold:
             self.backend.release_slots()  # the tasks have returned
 

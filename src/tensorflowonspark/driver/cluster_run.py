@@ -6,7 +6,7 @@ the driver repeats the action that the failure interrupted.
 """
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
@@ -19,7 +19,7 @@ from tensorflowonspark.driver.attaching import AttachServer
 from tensorflowonspark.driver.attempt import ClusterAttempt
 from tensorflowonspark.driver.console import ConsoleReporter
 from tensorflowonspark.driver.dashboard.service import DashboardService, require_packages
-from tensorflowonspark.driver.decision import may_be_preemption
+from tensorflowonspark.driver.decision import is_planned, may_be_preemption
 from tensorflowonspark.driver.feed.job import FeedRequest
 from tensorflowonspark.driver.feed.session import FeedSession
 from tensorflowonspark.driver.hangs import find_vanished
@@ -62,6 +62,9 @@ class ClusterRun:
         self._cancelled = Event()
         self._cancel_error: Exception | None = None
         self._budget = RestartBudget(config)
+        self._repeatable = True  # the action of which a failure is handled
+        self._streams = False  # a feed is under way whose rows do not come again
+        self._left: set[str] = set()  # hosts that go, and for which all nodes were started again
         self._history: list[FeedRequest | None] = []  # None: a stream, whose rows do not come again
         self._done = 0  # feeds that the programs of this attempt are done with, from the cluster's first one
         self._held: FeedRequest | None = None
@@ -125,10 +128,12 @@ class ClusterRun:
     def open_stream(self, request: FeedRequest) -> FeedSession:
         """Begin a feed of which the DataFrames come one after the other; `close_stream` ends it."""
         self._require_feedable(request)
+        self._streams = True
         return self._open(request)
 
     def close_stream(self, *, completed: bool = True) -> None:
         """End the feed that `open_stream` has begun; if it was never fed, its number goes to the next feed."""
+        self._streams = False
         if completed:
             self._done += 1
             self._history.append(None)
@@ -160,12 +165,13 @@ class ClusterRun:
         An action that is not repeatable is repeated only as long as the programs have not written a checkpoint in its
         midst.
         """
+        self._repeatable = repeatable
         while True:
             try:
                 return action()
             except (NodeError, StartError, SlotsError) as error:
                 with self._ended_by_errors():
-                    self._restart(error, repeatable)
+                    self._restart(error)
             except BaseException:
                 with self._ended_by_errors():
                     raise
@@ -208,26 +214,28 @@ class ClusterRun:
             self._session = None
         self._done += 1
 
-    def _restart(self, error: ClusterError, repeatable: bool) -> None:
+    def _restart(self, error: ClusterError) -> None:
         if isinstance(error, NodeError) and error.cause == FailureKind.EXECUTOR_LOST.name.lower():
             self._attempt.raise_if_cancelled()
+        needed, rows_again = self._needed_rows()
         self._saved |= self._attempt.monitor.roster.saved
-        needed = min(self._saved.values(), default=0)
-        in_its_midst = bool(self._saved) and needed >= len(self._history)  # of the feed that has failed
-        rows_again = None not in self._history[needed:] and (repeatable or not in_its_midst)
         alone = self._attempt.restarts_nodes and not self._config.spec.num_ps
         preempted = rows_again and not alone and self._is_preemption(error)
         vanished = cache(lambda: find_vanished(self._attempt.monitor.roster.nodes))
+        leaving = self._attempt.notices.hosts_to_leave()
         delay = self._budget.spend(
             error,
             preempted=preempted,
             alone=alone,
             rows_again=rows_again,
-            without=lambda: sorted({node.host for node in vanished()}),
+            without=lambda: _without(sorted({str(node.host) for node in vanished()}), sorted(leaving)),
         )
         # One of each host has Spark give up the others there.
         for executor in {node.process.executor for node in vanished()}:
             self._backend.give_up_host(executor)
+        for host, executor in leaving.items():
+            self._backend.leave_host(executor)
+            self._left.add(host)
         self._restarting = True  # a cluster that holds its slots keeps them
         self._attempt.abort()
         self._cancelled.wait(delay)
@@ -238,8 +246,22 @@ class ClusterRun:
         self._done = needed
         self._attempt = self._next_attempt(self._config)
 
+    def _needed_rows(self) -> tuple[int, bool]:
+        """Return the first feed that a restart needs, and whether it can have all rows from there on again."""
+        saved = self._saved | self._attempt.monitor.roster.saved
+        needed = min(saved.values(), default=0)
+        in_its_midst = bool(saved) and needed >= len(self._history)  # of the feed that is under way
+        return needed, None not in self._history[needed:] and (self._repeatable or not in_its_midst)
+
+    def _may_restart(self) -> bool:
+        if self._streams or self._cancelled.is_set():
+            return False
+        return self._budget.allows_planned(rows_again=self._needed_rows()[1])
+
     def _is_preemption(self, error: ClusterError) -> bool:
-        """Whether a node has failed with its executor, which was preempted."""
+        """Whether a node has failed with its executor, which was preempted, or is about to be."""
+        if isinstance(error, NodeError) and is_planned(error.cause):
+            return True
         of_executor = isinstance(error, NodeError) and may_be_preemption(error.cause, self._config.restarts)
         return of_executor and self._attempt.monitor.preempted
 
@@ -269,7 +291,9 @@ class ClusterRun:
     def _next_attempt(self, config: ClusterConfig) -> ClusterAttempt:
         saved_to = tuple(self._saved)
         config = replace(config, attempt=self._budget.used, first_feed=self._done, saved_to=saved_to)
-        return ClusterAttempt(self._backend, config, self.metrics, self._on_close, self._console)
+        return ClusterAttempt(
+            self._backend, config, self.metrics, self._on_close, self._console, self._may_restart, self._left
+        )
 
     def _on_close(self) -> None:
         """Give the slots back and note the end of the cluster, unless its nodes are started again."""
@@ -316,3 +340,16 @@ class ClusterRun:
                 f"the program of {', '.join(returned)} has already returned: to take several feeds, let it loop over "
                 "ctx.feeds()"
             )
+
+
+def _without(vanished: Sequence[str], leaving: Sequence[str]) -> str:
+    """Return which hosts a restart does not use, for messages.
+
+    Examples
+    --------
+    >>> _without(["10.0.0.1"], ["10.0.0.2", "10.0.0.3"])
+    ', without 10.0.0.1, which does not answer, without 10.0.0.2, 10.0.0.3, which go'
+    """
+    parts = [f", without {', '.join(vanished)}, which does not answer"] if vanished else []
+    parts += [f", without {', '.join(leaving)}, which {'go' if leaving[1:] else 'goes'}"] if leaving else []
+    return "".join(parts)

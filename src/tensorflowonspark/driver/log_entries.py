@@ -15,7 +15,7 @@ from tensorflowonspark.terminal import plain
 
 _TEXTS = 1000  # that are remembered
 _VARIABLE = re.compile(r"0x[0-9a-fA-F]+|\d+")
-_LEVELS = {"failure": logging.ERROR, "restart": logging.WARNING, "node_restart": logging.WARNING}
+_LEVELS = {"failure": logging.ERROR} | dict.fromkeys(("notice", "restart", "node_restart"), logging.WARNING)
 
 
 @dataclass(frozen=True)

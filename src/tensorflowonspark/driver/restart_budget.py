@@ -1,11 +1,11 @@
 """The restarts of all nodes that a cluster has left."""
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 
 from tensorflowonspark.config import ClusterConfig
 from tensorflowonspark.driver.decision import Ended, Failure, Restart, Used, decide
-from tensorflowonspark.errors import ClusterError
+from tensorflowonspark.errors import ClusterError, FailureKind
 from tensorflowonspark.terminal import CONSOLE
 
 _log = logging.getLogger(__name__)
@@ -23,6 +23,11 @@ class RestartBudget:
         """How many restarts there have been."""
         return self._used.restarts + self._used.preemptions
 
+    def allows_planned(self, *, rows_again: bool) -> bool:
+        """Return whether all nodes are started again once their workers have saved, as a host goes."""
+        failure = Failure(FailureKind.PREEMPTED.name.lower(), preempted=True)
+        return isinstance(decide(Ended(self._policy, self._used, rows_again=rows_again), failure), Restart)
+
     def spend(
         self,
         error: ClusterError,
@@ -30,19 +35,17 @@ class RestartBudget:
         preempted: bool = False,
         alone: bool = False,
         rows_again: bool = True,
-        without: Callable[[], Collection[str]] = tuple,
+        without: Callable[[], str] = str,
     ) -> float:
         """Count a restart after a failure; return the seconds to wait before it.
 
-        Raises the failure itself if the policy does not allow a restart after it. If one follows, `without` returns the
-        hosts that do not answer, and are not used. For the others see `Failure` and `Ended`.
+        Raises the failure itself if the policy does not allow a restart after it. If one follows, `without` returns
+        which hosts are not used, for the message. For the others see `Failure` and `Ended`.
         """
         decision = decide(Ended(self._policy, self._used, alone, rows_again), Failure.of(error, preempted=preempted))
         if not isinstance(decision, Restart):
             raise error
         self._used = self._used.add(decision)
-        hosts = without()
-        gone = f", without {', '.join(hosts)}, which does not answer" if hosts else ""
-        again = self._used.describe("All nodes are", decision, self._policy, gone)
+        again = self._used.describe("All nodes are", decision, self._policy, without())
         CONSOLE.log(_log, logging.WARNING, "%s\n%s", str(error).partition("\n")[0], again)
         return decision.delay

@@ -43,7 +43,15 @@ def _call_last(callback_list: Any) -> None:
             each.others = others
         return wrapped(*args, **kwargs)
 
+    def end_step(wrapped: Any, given: Any, /, batch: int, logs: Any = None) -> Any:
+        result = wrapped(batch, logs)
+        for each in given.callbacks:
+            if isinstance(each, _Resuming):
+                each.step_ended(batch)
+        return result
+
     wrap(callback_list, "on_train_begin", begin)
+    wrap(callback_list, "on_train_batch_end", end_step)  # a callback for batches would wait for each step's metrics
 
 
 class _Resuming:
@@ -86,6 +94,11 @@ class _Resuming:
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002
         """Record the epoch, which is not complete yet."""
         self._epoch = epoch
+
+    def step_ended(self, batch: int) -> None:
+        """Write a checkpoint after a step of the epoch, if a host goes; after the last one that of the epoch follows."""
+        if self._checkpoints.is_due() and batch + 1 != self.params.get("steps"):
+            self._save(batch + 1)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Write a checkpoint, and copy the files that other callbacks wrote."""

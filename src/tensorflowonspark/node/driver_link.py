@@ -35,11 +35,14 @@ from tensorflowonspark.messages import (
     MemberReplaced,
     Members,
     NoMoreFeeds,
+    Notice,
     PortReleased,
     ReleasePort,
     RoundPlan,
     RoundRefused,
     RoundResult,
+    SaveDecision,
+    SaveProposal,
     Stacks,
     StacksRequest,
     StatusRequest,
@@ -48,6 +51,7 @@ from tensorflowonspark.messages import (
     WaitsFor,
 )
 from tensorflowonspark.node.feed_state import FeedState
+from tensorflowonspark.node.save_points import SavePoints
 from tensorflowonspark.node.stacks import all_stacks
 from tensorflowonspark.node.status import node_status
 from tensorflowonspark.processes import PIPE_CLOSED_EXIT, kill_group
@@ -78,6 +82,7 @@ class Link:
         self._contributions: dict[tuple[int, int], list[Contributed]] = defaultdict(list)
         self._rounds: deque[RoundPlan | RoundResult | RoundRefused] = deque()
         self._typed: deque[DebuggerInput] = deque()
+        self.saves = SavePoints()
         self._no_more_feeds = False
         self._port_released = False
         self._stopped = False
@@ -206,6 +211,12 @@ class Link:
         """Return the driver's next message about a round that this node has reached."""
         self._wait(lambda: True if self._rounds else None)
         return self._rounds.popleft()
+
+    def is_save_due(self) -> bool:
+        """Count a step that the program has ended; return whether all workers save after it, as a host goes."""
+        with self._changed:
+            number = self.saves.end_step()
+        return number is not None and self._wait(lambda: self.saves.decided(number))
 
     def release_port(self) -> None:
         """Wait until the supervisor has released the node's TensorFlow port."""
@@ -336,6 +347,14 @@ class Link:
     @_handle.register
     def _on_passes_ended(self, message: PassesEnded) -> None:
         self._feeds[message.feed].passes[message.split] = message.count
+
+    @_handle.register(Notice)
+    @_handle.register(SaveDecision)
+    @_handle.register(SaveProposal)
+    def _on_save_message(self, message: Notice | SaveDecision | SaveProposal) -> None:
+        reply = self.saves.receive(message)
+        if reply is not None:
+            self.send(reply)
 
     @_handle.register
     def _on_no_more_feeds(self, _message: NoMoreFeeds) -> None:

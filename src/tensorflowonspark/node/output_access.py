@@ -17,6 +17,7 @@ from tensorflowonspark.node.driver_link import Link
 from tensorflowonspark.node.feed.feeds import Feeds
 from tensorflowonspark.node.meter import TrainingMeter
 from tensorflowonspark.node.metric_values import check_metrics
+from tensorflowonspark.node.save_points import Preemption
 from tensorflowonspark.renamed import warn_renamed
 
 
@@ -152,6 +153,26 @@ class OutputAccess:
         found = Checkpoints(directory, policy, *whose, position, self.host)
         self._logs.callback(found.close)
         return found
+
+    def preemption(self) -> Preemption | None:
+        """Return which nodes go, if Spark or the platform has given notice.
+
+        Nothing needs to be done: `Checkpoints.callback` saves after the next step, and `Checkpoints.is_due` tells
+        loops when. A restart without these hosts follows, if `restarts` allows it, which charges none. Workers learn of
+        it in the midst of different steps, so what they do together must not depend on it.
+
+        Returns
+        -------
+        Preemption or None
+            Has the ``nodes``, their ``hosts``, the ``reason``, and ``until`` when they stay, if that is known; None if
+            nobody goes, or a notice was withdrawn.
+
+        Examples
+        --------
+        >>> ctx.preemption() is None
+        True
+        """
+        return self._link.saves.preemption
 
     def tensorboard_directory(self, path: str) -> str:
         """Return a directory of this machine for TensorBoard's logs, which are copied to `path` as they grow.

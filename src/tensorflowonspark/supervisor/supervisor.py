@@ -49,6 +49,7 @@ from tensorflowonspark.messages import (
 from tensorflowonspark.processes import watch_process
 from tensorflowonspark.supervisor.exit_status import explain, shell_code
 from tensorflowonspark.supervisor.host import executor_id, reserve_port
+from tensorflowonspark.supervisor.host_notices import HostNotices
 from tensorflowonspark.supervisor.node_process import NodeProcess, has_ended
 from tensorflowonspark.supervisor.outbox import Outbox
 from tensorflowonspark.supervisor.stack_requests import StackRequests
@@ -75,6 +76,7 @@ class Supervisor:
         self._driver: transport.Channel | None = None
         self._outbox: Outbox | None = None  # for the driver
         self._tensorboard: TensorBoard | None = None
+        self._notices: HostNotices | None = None
         self._outcome_sent = False  # the program has returned or failed
         self._failed = False  # and the driver has the reason
         self._exited = False
@@ -305,6 +307,8 @@ class Supervisor:
     @_handle.register
     def _on_members(self, _message: Members) -> None:
         assignment, config = self._assignment, self._assignment.config
+        if config.notice is not None:
+            self._notices = HostNotices(config.notice, self._send_driver)
         if config.tensorboard and assignment.role == config.spec.chief_role:
             copies = str(Path(self._node.private, "logs"))
             self._tensorboard = TensorBoard(
@@ -404,6 +408,8 @@ class Supervisor:
         CONSOLE.drain()
         if self._tensorboard is not None:
             self._tensorboard.close()
+        if self._notices is not None:
+            self._notices.close()
         is_read = self._outbox is None or self._outbox.close(_LAST_SECONDS)
         if self._driver is not None and is_read:  # else the end of this process closes it
             self._driver.close()

@@ -13,6 +13,7 @@ from tensorflowonspark.driver.console import ConsoleReporter
 from tensorflowonspark.driver.monitor import Monitor
 from tensorflowonspark.driver.nodes import NodeState
 from tensorflowonspark.driver.reception import Reception
+from tensorflowonspark.driver.notices import Notices
 from tensorflowonspark.driver.recovery import Recovery
 from tensorflowonspark.messages import FeedWanted, Member, Members, NodeReady, Register, Returned, Stop
 from tensorflowonspark.transport import ConnectionLost, Packed
@@ -132,7 +133,8 @@ class PlayedChannel:
 
 def _serve(monitor, channel):
     """Have a monitor take all messages of a channel."""
-    listener = Reception(monitor, Recovery(monitor)).serve(channel)
+    recovery = Recovery(monitor)
+    listener = Reception(monitor, recovery, Notices(monitor, recovery, lambda: False)).serve(channel)
     with suppress(ConnectionLost):
         while True:
             listener.on_message(channel.receive())

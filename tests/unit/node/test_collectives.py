@@ -8,6 +8,7 @@ from tensorflowonspark.driver.joint_work import JointWork
 from tensorflowonspark.driver.monitor import Monitor
 from tensorflowonspark.driver.nodes import Roster
 from tensorflowonspark.driver.reception import Reception
+from tensorflowonspark.driver.notices import Notices
 from tensorflowonspark.driver.recovery import Recovery
 from tensorflowonspark.errors import FailureKind
 from tensorflowonspark.feed_messages import FileFeed, FilesRead
@@ -70,7 +71,8 @@ def test_the_driver_knows_who_keeps_whom_waiting():
 @pytest.mark.parametrize("leaving", [FeedWanted(1), Returned(b"")])
 def test_a_worker_that_goes_on_while_others_wait_for_it_is_the_cause(pending, leaving):
     monitor = Monitor(ClusterSpec(num_workers=2), "id", ConsoleReporter(), 30.0)
-    reception = Reception(monitor, Recovery(monitor))
+    recovery = Recovery(monitor)
+    reception = Reception(monitor, recovery, Notices(monitor, recovery, lambda: False))
     for node in monitor.roster.nodes:
         reception._on_message(node, FeedWanted(0))
     reception._on_message(monitor.roster.nodes[0], pending)

@@ -15,16 +15,16 @@ class Feeds:
 
     current, first, arriving = 1, 0, None
 
-    def __init__(self, fingerprint, step=None):
+    def __init__(self, fingerprint, place=None):
         self.fingerprint = fingerprint
         self.begun_at = None
-        self._step = step
+        self._place = place
 
     def taken(self, step, batch):
         return TakenRows(step // 10, (), self.fingerprint)
 
     def resume_from(self, taken):
-        return self._step
+        return self._place
 
     def resume_at(self, epoch, step):
         self.begun_at = epoch, step
@@ -59,17 +59,18 @@ def test_a_checkpoint_within_an_epoch_records_its_rows():
 
 
 @pytest.mark.parametrize(
-    ("rows", "step", "begin", "why"),
+    ("rows", "place", "begin", "why"),
     [
-        (77, 12, (3, 12), ""),  # whatever the number of workers
+        (77, (3, 12), (3, 12), ""),  # whatever the number of workers
+        (77, (4, 0), (4, 0), "step-1 has all steps of epoch 4, and not what follows at its end: epoch 5 begins"),
         (77, None, (3, 0), "step-1 does not say which of the rows are left: epoch 4 begins again"),
-        (78, 12, (3, 0), "step-1 was written with other rows, .*: epoch 4 begins again"),
+        (78, (3, 12), (3, 0), "step-1 was written with other rows, .*: epoch 4 begins again"),
     ],
 )
-def test_other_workers_go_on_where_a_checkpoint_says_which_rows_were_taken(tmp_path, caplog, rows, step, begin, why):
+def test_other_workers_go_on_where_a_checkpoint_says_which_rows_were_taken(tmp_path, caplog, rows, place, begin, why):
     saved = SavedCheckpoint("step-1", 0, 100, 3, {}, batch=10, feed=1, workers=3, rows=rows)
     ResumePosition(Feeds(rows), link=None, workers=3).write(str(tmp_path), 100, 3, 10)
-    feeds = Feeds(77, step)
+    feeds = Feeds(77, place)
     position = ResumePosition(feeds, link=None, workers=2)
     position.read(str(tmp_path), saved)
     assert position.resume(saved) == begin

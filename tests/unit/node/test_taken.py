@@ -162,11 +162,15 @@ def play(way, sizes, clusters, seed, epoch, rebalance):
         shares = WAYS[way](sizes, workers, rebalance)
         passes = [each.passes(SELECTION, batch_size, seed) for each in shares]
         if taken is None:
-            begin = {each.cursor.resume_at(epoch, 0) or 0 for each in passes}
+            begin = {each.cursor.resume_at(epoch, 0) or (epoch, 0) for each in passes}
         else:
             begin = {each.resume_from(TakenRows.parse(taken.text)) for each in shares}
-        (first,) = begin
+        ((at, first),) = begin
         total = passes[0].plan.steps
+        if at > epoch:  # none is left
+            assert (at, first) == (epoch + 1, 0)
+            found.append([])
+            continue
         stop = total if number == len(clusters) - 1 else min(total, first + steps)
         of_steps = [[] for _ in range(first, stop)]
         for each in passes:
@@ -229,7 +233,7 @@ def test_the_dataset_to_train_on_says_which_step_comes_next():
     running.close()
     (again, *_) = from_jobs(sizes, 2, True)
     trained, evaluated = again.passes(SELECTION, 24, 5), again.passes(SELECTION, 8, None)
-    assert again.resume_from(taken) == trained.cursor.next[1] < evaluated.cursor.next[1]
+    assert again.resume_from(taken) == trained.cursor.next < evaluated.cursor.next
     (changed, *_) = from_jobs(sizes, 2, True)
     one, other = changed.passes(SELECTION, 30, 5), changed.passes(SELECTION, 8, None)
     assert changed.resume_from(taken) is None  # which of them trains is not known

@@ -1,10 +1,10 @@
 """The metrics of a cluster in Prometheus's text format, by the package prometheus-client."""
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from tensorflowonspark.driver.metrics.measures import MEASURES, numbers_of
-from tensorflowonspark.driver.metrics.records import ClusterMetrics
+from tensorflowonspark.driver.metrics.records import ClusterMetrics, EventKind
 from tensorflowonspark.messages import GpuUsage
 
 if TYPE_CHECKING:
@@ -65,9 +65,9 @@ def _of_cluster(now: ClusterMetrics) -> "Iterator[Metric]":
         if value is not None:
             family.add_metric([], float(value))
             yield family
-    events = CounterMetricFamily(f"{_PREFIX}cluster_events", "Starts, failures, restarts and ends.", labels=["kind"])
+    events = CounterMetricFamily(f"{_PREFIX}cluster_events", "Starts, notices, failures, restarts and ends.", labels=["kind"])
     kinds = [each.kind for each in now.events]
-    for kind in ("started", "failure", "restart", "node_restart", "ended"):
+    for kind in get_args(EventKind):
         events.add_metric([kind], kinds.count(kind))
     yield events
     values = now.epochs[-1].values if now.epochs else {}

@@ -6,7 +6,7 @@ from typing import Literal
 
 from tensorflowonspark.messages import GpuUsage
 
-EventKind = Literal["started", "failure", "restart", "node_restart", "ended"]
+EventKind = Literal["started", "notice", "failure", "restart", "node_restart", "ended"]
 
 
 @dataclass(frozen=True)
@@ -108,8 +108,9 @@ class ClusterEvent:
     ----------
     time : float
         When, in seconds since 1970.
-    kind : {"started", "failure", "restart", "node_restart", "ended"}
-        What: all nodes are up, a node failed, all nodes or one node are started again, the cluster has ended.
+    kind : {"started", "notice", "failure", "restart", "node_restart", "ended"}
+        What: all nodes are up, a host goes (or stays after all), a node failed, all nodes or one node are started
+        again, the cluster has ended.
     text : str
         A description in one line.
     node : str or None

@@ -4,7 +4,7 @@ It knows nothing of feeds. Tests replace it by a backend without Spark.
 """
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -25,11 +25,17 @@ from tensorflowonspark.driver.spark.jobs import (
 )
 from tensorflowonspark.driver.spark.ledger import Lease
 from tensorflowonspark.driver.spark.local_nodes import LocalNodes
-from tensorflowonspark.driver.spark.lost_executors import LostExecutor, give_up_host, why_lost
+from tensorflowonspark.driver.spark.lost_executors import (
+    LostExecutor,
+    find_decommissioned,
+    give_up_host,
+    leave_host,
+    why_lost,
+)
 from tensorflowonspark.driver.spark.resources import allocates_dynamically, driver_host, find_slots, listen
 from tensorflowonspark.driver.spark.slots import ApplicationSlots, Reservation
 from tensorflowonspark.driver.spark.spark_names import HADOOP, explained
-from tensorflowonspark.errors import SpecError
+from tensorflowonspark.errors import RequirementError, SpecError
 from tensorflowonspark.storage import hadoop_settings
 from tensorflowonspark.task.launch import LaunchPlan
 from tensorflowonspark.transport import ChannelHandler, Credentials, Server, spark_wants_tls
@@ -94,6 +100,18 @@ class Backend:
 
     def give_up_host(self, executor: str) -> None:
         """Have nothing more run on the host of an executor, which does not answer."""
+
+    @property
+    def decommissions(self) -> bool:
+        """Whether executors may be decommissioned."""
+        return False
+
+    def find_decommissioned(self, executors: Collection[str]) -> dict[str, str]:  # noqa: ARG002
+        """Return which executors are decommissioned, each with what is said of it."""
+        return {}
+
+    def leave_host(self, executor: str) -> None:
+        """Have nothing more run on the host of an executor, which goes."""
 
     def wants_tls(self) -> bool:
         """Whether the settings ask for encrypted connections."""
@@ -230,6 +248,36 @@ class SparkBackend(Backend):
             give_up_host(self._spark.sparkContext, executor)
         except Exception as error:  # the application has ended, or Spark has forgotten the executor
             _log.warning("the host of executor %s is not given up: %s", executor, first_cause(error))
+
+    @property
+    def decommissions(self) -> bool:
+        """Whether Spark decommissions executors."""
+        if is_remote(self._spark) or self.shares_terminal:
+            return False
+        enabled = self._spark.sparkContext.getConf().get("spark.decommission.enabled", "false")
+        return str(enabled).lower() == "true"
+
+    def find_decommissioned(self, executors: Collection[str]) -> dict[str, str]:
+        """Return which executors Spark decommissions, each with what it says of that."""
+        try:
+            return find_decommissioned(self._spark.sparkContext, executors)
+        except RequirementError:
+            raise
+        except Exception as error:  # the application has ended
+            _log.info("which executors are decommissioned is unknown: %s", first_cause(error))
+            return {}
+
+    def leave_host(self, executor: str) -> None:
+        """Have Spark run nothing more on the host of an executor, which goes.
+
+        `executor` is empty for the driver.
+        """
+        if not executor:
+            return
+        try:
+            leave_host(self._spark.sparkContext, executor)
+        except Exception as error:  # the application has ended, or Spark has forgotten the executor
+            _log.warning("the host of executor %s may be used again: %s", executor, first_cause(error))
 
     def _require_own_session(self) -> None:
         if is_remote(self._spark):

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tensorflowonspark.config import REASON_SECONDS
-from tensorflowonspark.driver.spark.spark_names import LOST_HOSTS, LOST_REASONS, explained
+from tensorflowonspark.driver.spark.spark_names import DECOMMISSION, LOST_HOSTS, LOST_REASONS, explained
 from tensorflowonspark.supervisor.exit_status import MEMORY_ADVICE
 
 if TYPE_CHECKING:
@@ -140,12 +140,40 @@ def give_up_host(context: "SparkContext", executor: str) -> None:
     """
     with explained(LOST_HOSTS):
         scala, jvm = context._jsc.sc(), context._jvm
-        backend, store = scala.schedulerBackend(), scala.statusStore()
-        host = str(store.executorSummary(executor).hostPort()).rpartition(":")[0]
-        present = store.executorList(True)
-        for summary in (present.apply(number) for number in range(present.size())):
-            if summary.id() != "driver" and str(summary.hostPort()).rpartition(":")[0] == host:
-                scala.killAndReplaceExecutor(summary.id())
-                where = jvm.scala.Option.apply(host)
-                lost = jvm.org.apache.spark.scheduler.ExecutorProcessLost("its host does not answer", where, False)
-                backend.removeExecutor(summary.id(), lost)
+        backend = scala.schedulerBackend()
+        host, beside = _executors_beside(context, executor)
+        for number in beside:
+            scala.killAndReplaceExecutor(number)
+            where = jvm.scala.Option.apply(host)
+            lost = jvm.org.apache.spark.scheduler.ExecutorProcessLost("its host does not answer", where, False)
+            backend.removeExecutor(number, lost)
+
+
+def leave_host(context: "SparkContext", executor: str) -> None:
+    """Have Spark run no more tasks on the host of one: it decommissions all executors there, as at a notice of its own.
+
+    They end when no task runs there any more, if ``spark.decommission.enabled`` is set; else Spark keeps them idle.
+    """
+    with explained(DECOMMISSION):
+        backend, scheduler = context._jsc.sc().schedulerBackend(), context._jvm.org.apache.spark.scheduler
+        info = scheduler.ExecutorDecommissionInfo("its host goes", context._jvm.scala.Option.empty())
+        for number in _executors_beside(context, executor)[1]:
+            backend.decommissionExecutor(number, info, False, False)
+
+
+def find_decommissioned(context: "SparkContext", executors: Iterable[str]) -> dict[str, str]:
+    """Return which executors Spark decommissions, each with its reason."""
+    with explained(DECOMMISSION):
+        scheduler = context._jsc.sc().taskScheduler()
+        given = {number: scheduler.getExecutorDecommissionState(number).isDefined() for number in executors}
+        return {number: f"Spark decommissions executor {number}" for number, is_given in given.items() if is_given}
+
+
+def _executors_beside(context: "SparkContext", executor: str) -> tuple[str, list[str]]:
+    """Return the host of an executor, and all executors there."""
+    store = context._jsc.sc().statusStore()
+    host = str(store.executorSummary(executor).hostPort()).rpartition(":")[0]
+    present = store.executorList(True)
+    found = [present.apply(number) for number in range(present.size())]
+    there = [each.id() for each in found if str(each.hostPort()).rpartition(":")[0] == host]
+    return host, [number for number in there if number != "driver"]

@@ -19,6 +19,7 @@ TESTED = "pyspark>=3.5,<4.4"  # the releases with which the tests have run: docs
 SLOTS, DYNAMIC, GPUS = "the number of task slots", "dynamic allocation", "gpus_per_node"
 LOST_REASONS = "the reason for the end of an executor"
 LOST_HOSTS = "restarts after the loss of a host"
+DECOMMISSION = "notices that a host goes"
 SENT_MODELS = "transform, which sends a model to the executors"
 HADOOP, OLD_ROWS = "the Hadoop settings of a session", "the rows of a program of 2.x"
 
@@ -64,6 +65,8 @@ JVM = (
     JavaUse("sparkContext._jsc.sc().statusStore()", LOST_REASONS, ("executorSummary",)),
     JavaUse("sparkContext._jsc.sc()", LOST_HOSTS, ("schedulerBackend", "statusStore", "killAndReplaceExecutor")),
     JavaUse("sparkContext._jsc.sc().statusStore()", LOST_HOSTS, ("executorList", "executorSummary")),
+    JavaUse("sparkContext._jsc.sc()", DECOMMISSION, ("taskScheduler",)),
+    JavaUse("sparkContext._jsc.sc().taskScheduler()", DECOMMISSION, ("getExecutorDecommissionState",)),
     JavaUse("_jsparkSession.sessionState()", HADOOP, ("newHadoopConf",)),
     JavaUse("_jsparkSession.sessionState().newHadoopConf()", HADOOP, ("writeXml", "get")),
     JavaUse("_jvm.java.io.StringWriter()", HADOOP, ("toString",)),

@@ -369,6 +369,28 @@ class Checkpoints:
         self._writer.settle()
         return self._store.best(self._best.name or "")
 
+    def is_due(self) -> bool:
+        """Return whether the program is to save now, since a host goes; for loops, which ask after each step.
+
+        All workers that train together get the same answer after the same step, if each asks after each. The restart
+        that follows begins there, without the host (`Context.preemption`). The `callback` asks by itself.
+
+        Returns
+        -------
+        bool
+            False after all other steps, in the first epoch of ``cluster.train(..., start="first_rows")``, in which none
+            can be saved, and with parameter servers.
+
+        Examples
+        --------
+        >>> import tensorflow as tf
+        >>> state, checkpoint = tf.train.Checkpoint(), ctx.checkpoint(f"{directory}/due")
+        >>> for step in range(3):
+        ...     if checkpoint.is_due():
+        ...         checkpoint.save(state, step + 1)
+        """
+        return self._position is not None and self._position.is_save_due() and not self._in_first_pass()
+
     def clear(self) -> None:
         """Remove all checkpoints, so that the next training starts from the beginning; only the chief removes them.
 

@@ -75,7 +75,12 @@ class ResumePosition:
 
     def saved_here(self, directory: str) -> Callable[[], None]:
         """Return what reports that a checkpoint of this moment is complete, after which no earlier feed is needed."""
-        return partial(self._link.send, CheckpointSaved(self._feeds.current, directory))
+        message = CheckpointSaved(self._feeds.current, directory, self._link.saves.notice.number)
+        return partial(self._link.send, message)
+
+    def is_save_due(self) -> bool:
+        """Count a step that the program has ended; return whether all workers save after it, as a host goes."""
+        return self._link.is_save_due()
 
     def first_feed(self, directory: str) -> int:
         """Return the number of the first feed of a restart that continues a checkpoint of a directory; 0 of others."""
@@ -95,7 +100,7 @@ class ResumePosition:
         return saved.feed >= self._feeds.first
 
     def resume(self, saved: SavedCheckpoint) -> tuple[int, int] | None:
-        """Resume the rows where a checkpoint was written; return its epoch, and the step in it.
+        """Resume the rows where a checkpoint was written; return the epoch, and the step in it.
 
         None is left of a feed that was complete before the checkpoint's; then None is returned. Other workers take the
         rows of the epoch that are left in its last steps. If the rows are others, or can't be resumed within an epoch,
@@ -110,9 +115,12 @@ class ResumePosition:
         taken = self._restored[1] if self._restored else None
         reason = self._difference(saved, taken) if batch else ""
         if batch and not reason and taken is not None:
-            step = self._feeds.resume_from(taken)
-            if step is not None:
-                return saved.epoch, step
+            place = self._feeds.resume_from(taken)
+            if place is not None:
+                if place[0] > saved.epoch:
+                    text = "%s has all steps of epoch %d, and not what follows at its end: epoch %d begins"
+                    _log.warning(text, saved.name, saved.epoch + 1, saved.epoch + 2)
+                return place
             reason = f"{saved.name} does not say which of the rows are left"
         if reason:
             _log.warning("%s: epoch %d begins again, of which %d steps were taken", reason, saved.epoch + 1, batch)

@@ -67,10 +67,11 @@ class EpochCursor:
         """Make the next pass the rest of an epoch, from a step on."""
         self._first_step, self.next, self._rest, self.epoch = 0, (epoch, step), rest, epoch
 
-    def resume_from(self, taken: TakenRows) -> int | None:
-        """Make the next pass the rest of an epoch; return its first step, or None if the rows are others.
+    def resume_from(self, taken: TakenRows) -> tuple[int, int] | None:
+        """Make the next pass the rest of an epoch; return the epoch and its first step, or None if the rows are others.
 
         The same workers go on with the next step. Others take the rows that are left, in the last steps of the epoch.
+        If none is left, it is the next epoch.
         """
         _, plan = self.all_rows()
         spans, step = taken.spans, 0
@@ -81,8 +82,11 @@ class EpochCursor:
             rest = self._rest_after(taken.epoch, spans, plan)
         if rest is None:
             return None
-        self.resume_at(taken.epoch, rest.first_step + step, rest)
-        return rest.first_step + step
+        if rest.first_step + step < plan.steps:
+            self.resume_at(taken.epoch, rest.first_step + step, rest)
+        else:
+            self.resume_at(taken.epoch + 1, 0)
+        return self.next
 
     def takes_steps_as(self, span: StepSpan) -> bool:
         """Return whether the steps of a span have as many rows, in an order of the same seed."""

@@ -123,7 +123,7 @@ class Feeds:
         """Start the passes over the current feed in the middle of an epoch; return whether that is possible."""
         return self._opened is not None and self._opened._share.resume_at(epoch, step)
 
-    def resume_from(self, taken: TakenRows) -> int | None:
+    def resume_from(self, taken: TakenRows) -> tuple[int, int] | None:
         """Start the passes over the current feed where its steps have taken these rows (`Share.resume_from`)."""
         return None if self._opened is None else self._opened._share.resume_from(taken)
 

@@ -22,17 +22,17 @@ class Share(ShareRows):
     latest: EpochCursor | None = field(default=None, init=False)
     _created: WeakSet[EpochCursor] = field(default_factory=WeakSet, init=False)  # since the last `resume_at`
 
-    def resume_from(self, taken: TakenRows) -> int | None:
+    def resume_from(self, taken: TakenRows) -> tuple[int, int] | None:
         """Start the passes that have not begun where an epoch's steps have taken these rows.
 
-        The result is the step of the epoch at which they begin; None if they can't.
+        The result is the epoch and its step at which they begin; None if they can't.
         """
         if self.first_pass_is_unique and not taken.epoch:
             return None
-        steps = [(each, each.resume_from(taken)) for each in self._created]
+        places = [(each, each.resume_from(taken)) for each in self._created]
         # A program may have another dataset to evaluate on; the one that it trains on takes the steps as before.
-        same = {step for each, step in steps if taken.spans and each.takes_steps_as(taken.spans[-1])}
-        found = same or {step for _, step in steps}
+        same = {place for each, place in places if taken.spans and each.takes_steps_as(taken.spans[-1])}
+        found = same or {place for _, place in places}
         return found.pop() if len(found) == 1 else None
 
     def resume_at(self, epoch: int, step: int) -> bool:

@@ -57,6 +57,7 @@ function moment(time) {
 const EVENTS = {
   started: { mark: "▸", text: "started", color: "--grey", order: 3 },
   failure: { mark: "✕", text: "failure", color: "--red", order: 0 },
+  notice: { mark: "!", text: "notice", color: "--amber", order: 1 },
   restart: { mark: "↻", text: "restart", color: "--amber", order: 1 },
   node_restart: { mark: "↻", text: "restart of a node", color: "--amber", order: 1 },
   ended: { mark: "■", text: "ended", color: "--grey", order: 2 },

@@ -1,0 +1,140 @@
+"""Notices that hosts go: all workers save after the same step, and a restart goes on without these hosts.
+
+A notice comes from Spark, which decommissions an executor, or from a host (`supervisor/host_notices.py`).
+"""
+
+import logging
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from functools import partial
+from threading import Thread
+
+from tensorflowonspark.driver.decision import EndAttempt
+from tensorflowonspark.driver.monitor import Monitor
+from tensorflowonspark.driver.nodes import Node
+from tensorflowonspark.driver.recovery import Recovery
+from tensorflowonspark.driver.save_agreement import SaveAgreement
+from tensorflowonspark.errors import FailureKind
+from tensorflowonspark.messages import CheckpointSaved, Failed, HostNotice, Notice, SaveReply
+from tensorflowonspark.terminal import CONSOLE, printable
+
+_log = logging.getLogger(__name__)
+_CHECK_SECONDS = 0.5
+
+
+@dataclass(frozen=True)
+class _Given:
+    """What is known of the end of a host or an executor."""
+
+    reason: str
+    until: float | None = None  # of time.monotonic()
+
+
+class Notices:
+    """The notices of one cluster; all methods but `follow_spark` are called in events of the monitor.
+
+    `may_restart` says whether a restart of all nodes may follow. For the hosts in `left` one has.
+    """
+
+    def __init__(
+        self, monitor: Monitor, recovery: Recovery, may_restart: Callable[[], bool], left: Collection[str] = ()
+    ) -> None:
+        self._monitor = monitor
+        self._roster = monitor.roster
+        self._recovery = recovery
+        self._may_restart = may_restart
+        self._left = left
+        self._of_hosts: dict[str, _Given] = {}
+        self._of_executors: dict[str, _Given] = {}
+        self._number = 0  # of the last `Notice`
+        self._agreement = SaveAgreement(
+            self._roster.send,
+            monitor.inbox.later,
+            lambda: [node.number for node in self._roster.trainers() if not node.lost],
+        )
+        self._takes_steps_together = monitor.policy.scope == "cluster" and not monitor.roster.spec.num_ps
+
+    # ---- who goes
+
+    @property
+    def going(self) -> list[Node]:
+        """The nodes that go."""
+        return [node for node in self._roster.nodes if self._given(node) and not node.lost]
+
+    def hosts_to_leave(self) -> dict[str, str]:
+        """Return the hosts that go, of which Spark does not know that, each with the executor of one of its nodes."""
+        return {node.host: node.process.executor for node in self.going if node.host in self._of_hosts}
+
+    def _given(self, node: Node) -> _Given | None:
+        return self._of_hosts.get(node.host or "") or self._of_executors.get(node.process.executor)
+
+    def follow_spark(self, ask: Callable[[Collection[str]], Mapping[str, str]]) -> None:
+        """Ask Spark regularly, in a thread, which executors it decommissions; returns at once.
+
+        `ask` takes executors and returns those, each with what the notice says.
+        """
+        Thread(target=self._follow, args=(ask,), daemon=True, name="notices").start()
+
+    def _follow(self, ask: Callable[[Collection[str]], Mapping[str, str]]) -> None:
+        while not self._monitor.inbox.wait(lambda: self._monitor.ended, _CHECK_SECONDS):
+            executors = {node.process.executor for node in self._roster.nodes} - {""}
+            if found := ask(executors):
+                self._monitor.inbox.put(partial(self._take_executors, found))
+
+    def _take_executors(self, found: Mapping[str, str]) -> None:
+        new = {executor: _Given(reason) for executor, reason in found.items() if executor not in self._of_executors}
+        if new:
+            self._of_executors |= new
+            self._tell()
+
+    def receive(self, node: Node, message: HostNotice) -> None:
+        """Note what a node's host says."""
+        host, had = node.host or "", self._of_hosts.get(node.host or "")
+        if not message.reason and had is not None:
+            del self._of_hosts[host]
+        elif message.reason and (had is None or had.reason != message.reason):
+            until = None if message.seconds is None else time.monotonic() + message.seconds
+            self._of_hosts[host] = _Given(message.reason, until)
+        else:  # another node of the host has said it
+            return
+        self._tell()
+
+    def _tell(self) -> None:
+        """Inform all nodes of who goes, and have the workers save."""
+        going = self.going
+        given = [each for each in map(self._given, going) if each is not None]
+        untils = [each.until for each in given if each.until is not None]
+        seconds = max(0.0, min(untils) - time.monotonic()) if untils else None
+        reason = "; ".join(dict.fromkeys(each.reason for each in given))
+        hosts = tuple(dict.fromkeys(node.host or "" for node in going))
+        self._number += 1
+        names = tuple(str(node.role) for node in going)
+        self._roster.send_all(Notice(self._number, names, hosts, reason, seconds))
+        text = "no host goes any more: the notice was withdrawn"
+        if going:
+            left = "" if seconds is None else f" in {seconds:.0f} s"
+            text = f"{', '.join(names)} on {', '.join(hosts)}: the host goes{left} ({printable(reason)})"
+        CONSOLE.log(_log, logging.WARNING, "%s", text)
+        self._monitor.metrics.events.note("notice", text, names[0] if names else "")
+        if going and self._takes_steps_together:
+            self._agreement.begin()
+
+    def receive_reply(self, node: Node, message: SaveReply) -> None:
+        """Note the answer of a worker about the step after which all save."""
+        self._agreement.receive(node.number, message)
+
+    # ---- the restart
+
+    def saved(self, message: CheckpointSaved) -> None:
+        """End the attempt if this checkpoint was begun after the last notice, and a restart may follow."""
+        self._agreement.end()
+        going = self.going
+        new = [node for node in going if node.host not in self._left]
+        if message.notice != self._number or not new or not self._takes_steps_together or not self._may_restart():
+            return
+        if all(node.process.executor for node in going):  # else the driver's own host goes
+            given = self._given(new[0])
+            why = f"its host goes ({printable(given.reason) if given else ''}), and all workers have saved"
+            advice = "with restarts=... the training goes on on other executors, and no restart is charged"
+            self._recovery.carry_out(new[0], Failed(FailureKind.PREEMPTED, why, advice), EndAttempt())

@@ -1,0 +1,129 @@
+"""What the driver does when a host goes."""
+
+import logging
+import time
+
+import pytest
+
+import tensorflowonspark as tfos
+from tensorflowonspark.messages import CheckpointSaved, HostNotice, Notice, SaveDecision, SaveProposal, SaveReply
+from tests.support.backend import cluster_on
+from tests.support.scripted import ScriptedBackend, returns
+
+_PREEMPTIONS = tfos.RestartPolicy(0, max_preemptions=1)
+_GOES = HostNotice("it is taken", 30.0)
+
+
+def save_together(node):
+    """Answer as a worker that has ended three steps, until all have agreed on one."""
+    while True:
+        proposal = node.wait_for(SaveProposal)
+        node.send(SaveReply(proposal.number, 3, stops=proposal.step > 3))
+        if proposal.step:
+            assert node.wait_for(SaveDecision) == SaveDecision(proposal.number, save=True)
+            return
+
+
+def worker(*notices, saves=True):
+    """Return the script of a worker whose host gives notices, and that saves; a later attempt returns at once.
+
+    Where nobody ends the attempt, it goes on for half a second.
+    """
+
+    def script(node):
+        if not node.plan.config.attempt:
+            for notice in notices:
+                node.send(notice)
+            told = node.wait_for(Notice)
+            save_together(node)
+            if node.number == 0 and saves:
+                node.send(CheckpointSaved(0, "there", told.number))
+            time.sleep(0.5)
+        returns((node.plan.config.attempt, [each for each in node.received if isinstance(each, Notice)]))(node)
+
+    return script
+
+
+def run(*scripts, backend=None, **settings):
+    backend = backend or ScriptedBackend(*scripts)
+    left = []
+    backend.leave_host = left.append
+    with cluster_on(backend, num_workers=len(scripts), **settings) as cluster:
+        results = cluster.join()
+        events = [(each.kind, each.node, each.text) for each in cluster.metrics().events if each.kind != "started"]
+    return results, events, left
+
+
+def test_all_save_and_a_restart_leaves_the_host(caplog):
+    with caplog.at_level(logging.WARNING):
+        results, events, left = run(worker(), worker(_GOES), restarts=_PREEMPTIONS)
+    assert [attempt for attempt, _ in results.values()] == [1, 1]
+    assert left == ["1"]  # an executor of the host
+    assert [each[:2] for each in events] == [("notice", "worker:0"), ("failure", "worker:0"), ("restart", None)]
+    assert events[0][2] == "worker:0, worker:1 on here: the host goes in 30 s (it is taken)"
+    assert "its host goes (it is taken), and all workers have saved" in events[1][2]
+    assert "All nodes are started again, without here, which goes (preemption 1 of 1)" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("notices", "saves", "settings"),
+    [
+        ((_GOES,), True, {}),
+        ((_GOES,), True, {"restarts": tfos.RestartPolicy(2, causes=["killed"])}),
+        ((_GOES,), False, {"restarts": 1}),
+        ((_GOES, HostNotice()), True, {"restarts": 1}),
+    ],
+    ids=["no restarts", "not after this", "nothing saved", "withdrawn"],
+)
+def test_the_training_goes_on_where_no_restart_may_follow(notices, saves, settings):
+    results, events, left = run(worker(saves=saves), worker(*notices), **settings)
+    assert [attempt for attempt, _ in results.values()] == [0, 0]
+    assert {kind for kind, *_ in events} == {"notice"}
+    assert left == []
+
+
+def test_all_nodes_learn_who_goes_and_what_was_withdrawn():
+    again = HostNotice("later")
+    results, events, _ = run(worker(saves=False), worker(_GOES, _GOES, HostNotice(), HostNotice(), again))
+    names, hosts = ("worker:0", "worker:1"), ("here",)
+    for _, told in results.values():
+        assert [(each.number, each.nodes, each.hosts, each.reason) for each in told][:3] == [
+            (1, names, hosts, "it is taken"),
+            (2, (), (), ""),
+            (3, names, hosts, "later"),
+        ][: len(told)]
+    assert [text for *_, text in events][1] == "no host goes any more: the notice was withdrawn"
+
+
+def test_an_executor_that_spark_decommissions_is_left_by_spark_itself(caplog):
+    class Backend(ScriptedBackend):
+        decommissions = True
+
+        def find_decommissioned(self, executors):
+            return {each: f"Spark decommissions executor {each}" for each in executors if each == "1"}
+
+    scripts = worker(), worker()
+    with caplog.at_level(logging.WARNING):
+        results, events, left = run(*scripts, backend=Backend(*scripts), restarts=_PREEMPTIONS)
+    assert [attempt for attempt, _ in results.values()] == [1, 1]
+    assert left == []
+    assert events[0] == ("notice", "worker:1", "worker:1 on here: the host goes (Spark decommissions executor 1)")
+    assert "All nodes are started again (preemption 1 of 1)" in caplog.text
+
+
+def test_a_host_that_is_used_again_is_left_once(caplog):
+    """As by a cluster manager that places an executor there again: the next attempt trains there to its end."""
+
+    def stays(node):
+        node.send(_GOES)
+        told = node.wait_for(Notice)
+        save_together(node)
+        if node.number == 0:
+            node.send(CheckpointSaved(0, "there", told.number))
+        time.sleep(0.5)
+        returns(node.plan.config.attempt)(node)
+
+    results, events, left = run(stays, stays, restarts=tfos.RestartPolicy(0, max_preemptions=5))
+    assert list(results.values()) == [1, 1]
+    assert [kind for kind, *_ in events] == ["notice", "failure", "restart", "notice"]
+    assert left == ["1"]
