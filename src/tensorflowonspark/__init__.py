@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from tensorflowonspark.node.context import context as context
     from tensorflowonspark.node.feed.feed import Feed as Feed
     from tensorflowonspark.node.ps.coordinator import CoordinatedFeed as CoordinatedFeed
+    from tensorflowonspark.node.save_points import Preemption as Preemption
     from tensorflowonspark.restart_policy import RestartPolicy as RestartPolicy
     from tensorflowonspark.search.tune import tune as tune
     from tensorflowonspark.settings import Dashboard as Dashboard
@@ -82,6 +83,7 @@ _MODULES = {
     ),
     "ml.spark_adapt": ("adapt",),
     "node.checkpoint.checkpoints": ("Checkpoints",),
+    "node.save_points": ("Preemption",),
     "node.context": ("Context", "context"),
     "search.tune": ("tune",),
     "config": ("ClusterSpec", "Job", "Role"),

@@ -253,7 +253,7 @@ class CheckpointSaved(ToDriver):
 
 @dataclass(frozen=True)
 class HostNotice(ToDriver):
-    """This host goes, for a reason, within so many seconds, if that is known; without a reason: it stays after all."""
+    """The supervisor's host goes, in so many seconds, if that is known; without a reason it stays after all."""
 
     reason: str = ""
     seconds: float | None = None

@@ -61,6 +61,12 @@ FAULTS = [
         "unit/test_fault_table.py::test_nobody_waits_by_the_wall_clock",
     ),
     (
+        "executor",
+        "gives notice: Spark decommissions it, or a file or server of its host says so",
+        "all workers save after the same step, and a restart, which is not charged, goes on without it",
+        "hosts/test_notices.py::test_a_training_leaves_a_host_that_goes",
+    ),
+    (
         "Spark task",
         "fails or is killed while it feeds",
         "Spark repeats it; rows of attempts that do not count are dropped",
@@ -329,6 +335,8 @@ def test_nobody_waits_by_the_wall_clock():
     }
     assert callers == {
         "cli/class_archive.py",  # since when an archive of classes is not used
+        "node/save_points.py",  # until when a host stays
+        "supervisor/host_notices.py",  # the time that a notice names
         "node/feed/kept.py",  # whether a file is so young that it may be written again
         "transport/credentials.py",  # since when a certificate is valid
         "driver/console.py",  # when lines and failures came

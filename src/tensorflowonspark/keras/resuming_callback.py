@@ -96,7 +96,7 @@ class _Resuming:
         self._epoch = epoch
 
     def step_ended(self, batch: int) -> None:
-        """Write a checkpoint after a step of the epoch, if a host goes; after the last one that of the epoch follows."""
+        """Write a checkpoint after a step, if a host goes; after the last one of the epoch, the epoch's follows."""
         if self._checkpoints.is_due() and batch + 1 != self.params.get("steps"):
             self._save(batch + 1)
 

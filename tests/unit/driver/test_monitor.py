@@ -12,8 +12,8 @@ from tensorflowonspark.config import ClusterSpec
 from tensorflowonspark.driver.console import ConsoleReporter
 from tensorflowonspark.driver.monitor import Monitor
 from tensorflowonspark.driver.nodes import NodeState
-from tensorflowonspark.driver.reception import Reception
 from tensorflowonspark.driver.notices import Notices
+from tensorflowonspark.driver.reception import Reception
 from tensorflowonspark.driver.recovery import Recovery
 from tensorflowonspark.messages import FeedWanted, Member, Members, NodeReady, Register, Returned, Stop
 from tensorflowonspark.transport import ConnectionLost, Packed

@@ -76,7 +76,9 @@ class Training:
                 self.agreement.end()
 
 
-events = st.tuples(st.sampled_from(["notice", "saved", "to worker", "to driver", "time", *["step"] * 3]), st.integers(0, 3))
+events = st.tuples(
+    st.sampled_from(["notice", "saved", "to worker", "to driver", "time", *["step"] * 3]), st.integers(0, 3)
+)
 
 
 @settings(max_examples=300, deadline=None)

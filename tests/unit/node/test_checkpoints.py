@@ -164,7 +164,11 @@ def test_a_restart_that_finds_nothing_although_its_feeds_begin_later_is_refused(
 @pytest.mark.parametrize(("saved_to", "refused"), [((), False), (("here", "best"), True)], ids=["later run", "restart"])
 def test_a_loop_is_not_fed_again_what_one_of_its_directories_has(tmp_path, saved_to, refused):
     """A restart begins with the feed of the older checkpoint; what a later run feeds is the user's matter."""
-    Loop().train(str(tmp_path), 3, position=ResumePosition(played_feeds(first=1), SimpleNamespace(send=print, saves=SavePoints()), 1))
+    Loop().train(
+        str(tmp_path),
+        3,
+        position=ResumePosition(played_feeds(first=1), SimpleNamespace(send=print, saves=SavePoints()), 1),
+    )
     position = ResumePosition(played_feeds(saved_to=saved_to), None, workers=1)
     words = (
         "was written in feed 1, and this restart begins with feed 0, .* another directory is of that one .here, best."

@@ -7,8 +7,8 @@ from tensorflowonspark.driver.console import ConsoleReporter
 from tensorflowonspark.driver.joint_work import JointWork
 from tensorflowonspark.driver.monitor import Monitor
 from tensorflowonspark.driver.nodes import Roster
-from tensorflowonspark.driver.reception import Reception
 from tensorflowonspark.driver.notices import Notices
+from tensorflowonspark.driver.reception import Reception
 from tensorflowonspark.driver.recovery import Recovery
 from tensorflowonspark.errors import FailureKind
 from tensorflowonspark.feed_messages import FileFeed, FilesRead

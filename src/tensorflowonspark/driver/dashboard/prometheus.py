@@ -65,7 +65,9 @@ def _of_cluster(now: ClusterMetrics) -> "Iterator[Metric]":
         if value is not None:
             family.add_metric([], float(value))
             yield family
-    events = CounterMetricFamily(f"{_PREFIX}cluster_events", "Starts, notices, failures, restarts and ends.", labels=["kind"])
+    events = CounterMetricFamily(
+        f"{_PREFIX}cluster_events", "Starts, notices, failures, restarts and ends.", labels=["kind"]
+    )
     kinds = [each.kind for each in now.events]
     for kind in get_args(EventKind):
         events.add_metric([kind], kinds.count(kind))
