@@ -314,7 +314,8 @@ class NodeError(ClusterError):
         self.exit_code = exit_code
 
     def __str__(self) -> str:
-        lines = [f"{self.node} on {self.host} failed: {self.reason}"]
+        happened = "was ended" if self.cause == FailureKind.PREEMPTED.name.lower() else "failed"
+        lines = [f"{self.node} on {self.host} {happened}: {self.reason}"]
         if self.advice:
             lines.append(f"What to do: {self.advice}")
         if self.traceback:

@@ -6,6 +6,7 @@ is higher by one.
 
 import json
 import os
+import signal
 import time
 from collections import Counter
 from contextlib import suppress
@@ -25,7 +26,8 @@ from tests.support.resumed_cluster import counted, train
 _DRAWS = int(os.environ.get("TFOS_TEST_DRAWS", "2"))
 _SEED = int(os.environ.get("TFOS_TEST_DRAWS_SEED", "1"))
 _DRAW_SECONDS = 200.0  # no draw may take longer, whatever happens in it
-_FIND_SECONDS = 5.0  # for a process that is to be killed
+_FIND_SECONDS = 5.0  # for a process that gets a signal
+NOTICE = "/tmp/notice"
 
 
 def run_cluster(spark, way, sizes, args, settings):
@@ -94,22 +96,32 @@ class Striker(Thread):
             network.cut(host)
             time.sleep(self._draw.cut)
             network.heal(host)
-        elif failure == "kill host":
+        elif failure == "notice withdrawn":
             self.struck = True
+            host.path(NOTICE).write_text("it is taken")
+            time.sleep(self._draw.cut)
+            host.path(NOTICE).unlink()
+        elif failure in ("kill host", "notice"):
+            self.struck = True
+            if failure == "notice":
+                host.path(NOTICE).write_text("it is taken")
+                time.sleep(self._draw.cut)
             network.kill(host)
             time.sleep(self._draw.revived)
             self._cluster.revive(number)
+        elif failure == "decommission":
+            self._send(host, "executor", signal.SIGPWR)
         else:
-            self._kill(host, failure.removeprefix("kill "))
+            self._send(host, failure.removeprefix("kill "), signal.SIGKILL)
 
-    def _kill(self, host, what):
-        """Kill a process of a host; wait some seconds until there is one."""
+    def _send(self, host, what, number):
+        """Send a signal to a process of a host; wait some seconds until there is one."""
         end = time.monotonic() + _FIND_SECONDS
         while time.monotonic() < end and not self.ended.wait(0.02):
             for process in host.processes():
                 with suppress(Exception):  # it has ended meanwhile
                     if is_a(process, what):
-                        process.kill()
+                        process.send_signal(number)
                         self.struck = True
                         return
 
@@ -138,6 +150,7 @@ def run_draw(cluster, application, draw):
         last = number == len(draw.workers) - 1
         restarts = tfos.RestartPolicy(3 if last else 0, backoff=0.1)
         settings = {"num_workers": (2, 3) if draw.elastic else workers, "restarts": restarts}
+        settings["nodes"] = tfos.Nodes(notice=NOTICE)
         args = draw.arguments(directory, number)
         asked = WAYS[draw.way], draw.sizes, args, settings
         error = application.run(run_cluster, *asked, seconds=end - time.monotonic())
@@ -167,7 +180,7 @@ def four_hosts(tmp_path_factory):
 @pytest.mark.timeout(300 + 60 * _DRAWS)
 def test_rows_count_once_in_each_epoch_whatever_happens_to_hosts(four_hosts):
     outcomes = Counter()
-    application = Application(four_hosts)
+    application = Application(four_hosts, settings={"spark.decommission.enabled": "true"})
     for draw in map(Draw.from_seed, range(_SEED, _SEED + _DRAWS)):
         begin, before = time.monotonic(), len(application.output)
         try:

@@ -35,7 +35,18 @@ WAYS = {
     "tfrecord": Way("tfrecord"),
     "tfrecord anew": Way("tfrecord", cache=None, resizes=False),
 }
-FAILURES = ("node dies", "kill node", "kill supervisor", "kill executor", "cut", "kill host", "none")
+FAILURES = {  # with how often each is drawn
+    "node dies": 3,
+    "kill node": 2,
+    "kill supervisor": 3,
+    "kill executor": 3,
+    "cut": 4,
+    "kill host": 2,
+    "notice": 4,  # that the host goes; then it is killed
+    "notice withdrawn": 2,
+    "decommission": 3,
+    "none": 2,
+}
 
 
 @dataclass(frozen=True)
@@ -65,7 +76,7 @@ class Draw:
     step : int or None
         Its moment; or it happens some time after the begin.
     after, cut, revived : float
-        Seconds: after which it happens, a cut lasts, and the killed host is started again.
+        Seconds: after which it happens, a cut or a notice lasts, and the killed host is started again.
     host : int
         Which one, if it happens after a time.
     """
@@ -94,7 +105,7 @@ class Draw:
         draw = random.Random(seed)
         way = draw.choice(list(WAYS))
         before, after = draw.choice([2, 3]), draw.choice([2, 3])
-        failure = draw.choices(FAILURES, [3, 2, 3, 3, 4, 2, 2])[0]
+        failure = draw.choices(list(FAILURES), list(FAILURES.values()))[0]
         resized = WAYS[way].resizes and (before != after or failure == "none")
         sizes = [draw.randrange(60) for _ in range(draw.randrange(2, 9))]
         sizes[draw.randrange(len(sizes))] = 0

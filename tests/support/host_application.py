@@ -21,13 +21,15 @@ class Application:
         The hosts.
     seconds : float
         After which it is killed.
+    settings : dict of str to str, optional
+        Spark's, besides those of all programs.
     """
 
-    def __init__(self, cluster, seconds=4 * 3600):
+    def __init__(self, cluster, seconds=4 * 3600, settings=None):
         self._directory = cluster.shared / f"application-{time.monotonic_ns()}"
         self._directory.mkdir()
         self._asked = 0
-        self._driver = cluster.start(_serve, self._directory, seconds=seconds)
+        self._driver = cluster.start(_serve, self._directory, seconds=seconds, settings=settings)
         self._driver.wait_for_path(self._directory / "serving")
 
     @property

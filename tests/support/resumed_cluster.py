@@ -63,7 +63,8 @@ def train(args, ctx):
                 file.write(json.dumps({"step": step, "epoch": epoch, "ids": real.tolist()}) + "\n")
                 file.flush()
                 step += 1
-                if not step % args["every"] and not (args["arriving"] and not epoch):
+                due = checkpoint.is_due()
+                if (due or not step % args["every"]) and not (args["arriving"] and not epoch):
                     notes.meet(f"saves-{step}")  # the rows of all workers are noted
                     checkpoint.save(state, step)
                 if not ctx.attempt and [ctx.index, step] == args["marks"]:

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from tensorflowonspark.config import CERTAIN_SECONDS, ClusterSpec
 from tensorflowonspark.driver.breakpoints import Breakpoints
 from tensorflowonspark.driver.console import ConsoleReporter
-from tensorflowonspark.driver.decision import awaits_executors
+from tensorflowonspark.driver.decision import awaits_executors, is_planned
 from tensorflowonspark.driver.failures import Failures
 from tensorflowonspark.driver.inbox import Inbox
 from tensorflowonspark.driver.loss_reasons import LossReasons, WhyLost
@@ -118,7 +118,8 @@ class Monitor:
         self.failures.settle(node, failure)
         self._explained, self.preempted = True, preempted
         error = self.failures.first()
-        self.metrics.events.note("failure", str(error).partition("\n")[0], error.node)
+        if not is_planned(error.cause):
+            self.metrics.events.note("failure", str(error).partition("\n")[0], error.node)
 
     def _end_all(self) -> None:
         self.roster.send_all(Stop(grace_seconds=0.0))

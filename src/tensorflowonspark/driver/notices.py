@@ -48,6 +48,8 @@ class Notices:
         self._of_hosts: dict[str, _Given] = {}
         self._of_executors: dict[str, _Given] = {}
         self._number = 0  # of the last `Notice`
+        self._since = 0  # and of the first one since when some host goes
+        self._told: tuple[str, ...] = ()  # the nodes that go, as it says
         self._agreement = SaveAgreement(
             self._roster.send,
             monitor.inbox.later,
@@ -77,7 +79,8 @@ class Notices:
         Thread(target=self._follow, args=(ask,), daemon=True, name="notices").start()
 
     def _follow(self, ask: Callable[[Collection[str]], Mapping[str, str]]) -> None:
-        while not self._monitor.inbox.wait(lambda: self._monitor.ended, _CHECK_SECONDS):
+        while not self._monitor.ended:
+            time.sleep(_CHECK_SECONDS)  # a wait for an event would wake with every message
             executors = {node.process.executor for node in self._roster.nodes} - {""}
             if found := ask(executors):
                 self._monitor.inbox.put(partial(self._take_executors, found))
@@ -109,8 +112,13 @@ class Notices:
         reason = "; ".join(dict.fromkeys(each.reason for each in given))
         hosts = tuple(dict.fromkeys(node.host or "" for node in going))
         self._number += 1
-        names = tuple(str(node.role) for node in going)
+        names, told = tuple(str(node.role) for node in going), self._told
         self._roster.send_all(Notice(self._number, names, hosts, reason, seconds))
+        if names == told:  # the text has changed, as one that counts down
+            return
+        self._told = names
+        if not told:
+            self._since = self._number
         text = "no host goes any more: the notice was withdrawn"
         if going:
             left = "" if seconds is None else f" in {seconds:.0f} s"
@@ -127,11 +135,11 @@ class Notices:
     # ---- the restart
 
     def saved(self, message: CheckpointSaved) -> None:
-        """End the attempt if this checkpoint was begun after the last notice, and a restart may follow."""
+        """End the attempt if this checkpoint was begun after the notice, and a restart may follow."""
         self._agreement.end()
         going = self.going
         new = [node for node in going if node.host not in self._left]
-        if message.notice != self._number or not new or not self._takes_steps_together or not self._may_restart():
+        if message.notice < self._since or not new or not self._takes_steps_together or not self._may_restart():
             return
         if all(node.process.executor for node in going):  # else the driver's own host goes
             given = self._given(new[0])

@@ -24,9 +24,10 @@ class RestartBudget:
         return self._used.restarts + self._used.preemptions
 
     def allows_planned(self, *, rows_again: bool) -> bool:
-        """Return whether all nodes are started again once their workers have saved, as a host goes."""
+        """Return whether all nodes are started again, as a preemption, once their workers have saved for a notice."""
         failure = Failure(FailureKind.PREEMPTED.name.lower(), preempted=True)
-        return isinstance(decide(Ended(self._policy, self._used, rows_again=rows_again), failure), Restart)
+        decision = decide(Ended(self._policy, self._used, rows_again=rows_again), failure)
+        return isinstance(decision, Restart) and decision.preemption
 
     def spend(
         self,
