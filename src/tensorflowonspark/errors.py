@@ -256,9 +256,15 @@ class FailureKind(Enum):
     LOST = 4  # the connection to its supervisor broke
     STOPPED = 5  # its process exists and is stopped
     HUNG = 6  # its process exists and makes no progress
-    PREEMPTED = 7  # its host goes, and all nodes have saved what they had
-    RAISED = 8  # the user's program raised
-    PEER_LOST = 9  # the user's program raised because another node had ended
+    PREEMPTED = 7  # its host goes, and all workers have saved
+    GROWN = 8  # there are slots for more workers, and all have saved
+    RAISED = 9  # the user's program raised
+    PEER_LOST = 10  # the user's program raised because another node had ended
+
+    @property
+    def is_planned(self) -> bool:
+        """Whether the driver has ended the node for a restart, for which all workers have saved."""
+        return self in (FailureKind.PREEMPTED, FailureKind.GROWN)
 
 
 class NodeError(ClusterError):
@@ -314,7 +320,8 @@ class NodeError(ClusterError):
         self.exit_code = exit_code
 
     def __str__(self) -> str:
-        happened = "was ended" if self.cause == FailureKind.PREEMPTED.name.lower() else "failed"
+        planned = [kind.name.lower() for kind in FailureKind if kind.is_planned]
+        happened = "was ended" if self.cause in planned else "failed"
         lines = [f"{self.node} on {self.host} {happened}: {self.reason}"]
         if self.advice:
             lines.append(f"What to do: {self.advice}")

@@ -306,6 +306,9 @@ class Nodes(SettingsGroup):
     notice : str, optional
         A file on the nodes' hosts, or a URL with http that they can reach, which is there once a host goes: as clouds
         give notice of it. All workers save then, and a restart goes on without the host. See docs/failures.md.
+    grow_after : float
+        Where `num_workers` is a range: seconds for which slots for more workers have been free, until all workers save
+        and a restart takes these in. See docs/failures.md.
 
     Raises
     ------
@@ -327,6 +330,7 @@ class Nodes(SettingsGroup):
     start_timeout: Annotated[float, SECONDS] = 600.0
     grace: Annotated[float, SECONDS, _check_grace] = 30.0
     notice: Annotated[str | None, _check_notice] = None
+    grow_after: Annotated[float, SECONDS, check_seconds] = 60.0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,11 +12,12 @@ from tensorflowonspark import transport
 from tensorflowonspark.config import ClusterConfig
 from tensorflowonspark.driver.advice import training_advice
 from tensorflowonspark.driver.console import ConsoleReporter
+from tensorflowonspark.driver.growth import follow_slots
 from tensorflowonspark.driver.hangs import find_vanished
 from tensorflowonspark.driver.metrics.metrics_store import MetricsStore
 from tensorflowonspark.driver.monitor import Monitor
 from tensorflowonspark.driver.nodes import Node, NodeState
-from tensorflowonspark.driver.notices import Notices
+from tensorflowonspark.driver.planned_restarts import PlannedRestarts
 from tensorflowonspark.driver.reception import Reception
 from tensorflowonspark.driver.recovery import Recovery
 from tensorflowonspark.driver.replacement import Replacements
@@ -24,7 +25,7 @@ from tensorflowonspark.driver.spark.backend import Backend, SlotsWanted
 from tensorflowonspark.driver.spark.jobs import SparkJob, Stage
 from tensorflowonspark.driver.spark.lost_executors import names_lost_executor
 from tensorflowonspark.driver.spark.naming import describe_job
-from tensorflowonspark.errors import ClusterError, FeedError, StartError
+from tensorflowonspark.errors import ClusterError, FailureKind, FeedError, StartError
 from tensorflowonspark.messages import Stop
 from tensorflowonspark.task.feeder import FeedSpec
 from tensorflowonspark.task.launch import LaunchPlan
@@ -53,8 +54,9 @@ class ClusterAttempt:
         metrics: MetricsStore,
         on_close: Callable[[], None],
         console: ConsoleReporter,
-        may_restart: Callable[[], bool] = lambda: False,
+        may_restart: Callable[[FailureKind], bool] = lambda _: False,
         left: Collection[str] = (),
+        more_workers: int = 0,
     ) -> None:
         self.backend = backend
         self._metrics = metrics
@@ -75,7 +77,8 @@ class ClusterAttempt:
             why_lost=backend.why_lost,
         )
         self._recovery = Recovery(self.monitor)
-        self.notices = Notices(self.monitor, self._recovery, may_restart, left)
+        self.planned = PlannedRestarts(self.monitor, self._recovery, may_restart, left)
+        self._more_workers = more_workers  # that it would have, if there were slots
         self._replacements: Replacements | None = None
         if config.restarts_nodes:
             self._replacements = Replacements(backend, config, self.monitor, self._recovery, self._plan)
@@ -136,7 +139,7 @@ class ClusterAttempt:
         self.backend.reserve_slots(self.slots_wanted(nodes, had))
         tls = self.backend.wants_tls() if self._config.tls is None else self._config.tls
         self.credentials = transport.new_credentials(tls=tls, patience=self._config.heartbeat_timeout)
-        serve = Reception(self.monitor, self._recovery, self.notices).serve
+        serve = Reception(self.monitor, self._recovery, self.planned).serve
         self._server, self.address = self.backend.listen(self.credentials, serve, self._config.ports)
         self._server.expect(_PEERS_PER_NODE * nodes)
         roster, restarts = self.monitor.roster, self._config.attempt
@@ -153,9 +156,16 @@ class ClusterAttempt:
             self.abort()
             raise
         if self.backend.decommissions:
-            self.notices.follow_spark(self.backend.find_decommissioned)
+            self.planned.follow_spark(self.backend.find_decommissioned)
+        if self._more_workers:
+            follow_slots(self.monitor, self._more, self._config.grow_after, self.planned.grow)
         if not self._config.hold:
             self.backend.release_slots()  # the tasks have returned
+
+    def _more(self) -> int:
+        """Return for how many workers more there are slots at present."""
+        held = 0 if self._config.hold else len(self._config.spec.roles)  # the tasks of others have returned
+        return min(self._more_workers, max(0, self.backend.free_slots() - held))
 
     def slots_wanted(self, needed: int, had: int) -> SlotsWanted:
         """Return what is asked for to have slots for so many nodes at least; a wait for other clusters can be ended."""

@@ -222,7 +222,7 @@ class ClusterRun:
         alone = self._attempt.restarts_nodes and not self._config.spec.num_ps
         preempted = rows_again and not alone and self._is_preemption(error)
         vanished = cache(lambda: find_vanished(self._attempt.monitor.roster.nodes))
-        leaving = self._attempt.notices.hosts_to_leave()
+        leaving = self._attempt.planned.hosts_to_leave()
         delay = self._budget.spend(
             error,
             preempted=preempted,
@@ -253,15 +253,15 @@ class ClusterRun:
         in_its_midst = bool(saved) and needed >= len(self._history)  # of the feed that is under way
         return needed, None not in self._history[needed:] and (self._repeatable or not in_its_midst)
 
-    def _may_restart(self) -> bool:
+    def _may_restart(self, planned: FailureKind) -> bool:
         if self._streams or self._cancelled.is_set():
             return False
-        return self._budget.allows_planned(rows_again=self._needed_rows()[1])
+        return self._budget.allows(planned, rows_again=self._needed_rows()[1])
 
     def _is_preemption(self, error: ClusterError) -> bool:
         """Whether a node has failed with its executor, which was preempted, or is about to be."""
         if isinstance(error, NodeError) and is_planned(error.cause):
-            return True
+            return error.cause == FailureKind.PREEMPTED.name.lower()
         of_executor = isinstance(error, NodeError) and may_be_preemption(error.cause, self._config.restarts)
         return of_executor and self._attempt.monitor.preempted
 
@@ -292,7 +292,14 @@ class ClusterRun:
         saved_to = tuple(self._saved)
         config = replace(config, attempt=self._budget.used, first_feed=self._done, saved_to=saved_to)
         return ClusterAttempt(
-            self._backend, config, self.metrics, self._on_close, self._console, self._may_restart, self._left
+            self._backend,
+            config,
+            self.metrics,
+            self._on_close,
+            self._console,
+            self._may_restart,
+            self._left,
+            more_workers=self._config.spec.num_workers - config.spec.num_workers,
         )
 
     def _on_close(self) -> None:

@@ -4,11 +4,12 @@ The monitor asks about each failure while the other nodes run. When the attempt 
 about its root cause.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tensorflowonspark.errors import ClusterError, FailureKind, NodeError, SlotsError, StartError
 from tensorflowonspark.restart_policy import RestartPolicy
 
+_GROWN = FailureKind.GROWN.name.lower()
 _NO_START, _NO_SLOTS = "no_start", "no_slots"
 OF_EXECUTORS = (FailureKind.EXECUTOR_LOST, FailureKind.LOST)
 _CAUSES_OF_EXECUTORS = tuple(kind.name.lower() for kind in OF_EXECUTORS)
@@ -39,10 +40,15 @@ class Used:
 
     restarts: int = 0  # these count as `RestartPolicy.max_restarts`
     preemptions: int = 0  # and these as `RestartPolicy.max_preemptions`
+    growths: int = 0  # for more workers, each time
 
     def add(self, decision: "Replace | Restart") -> "Used":
         """Return the numbers with a further restart."""
-        return Used(self.restarts + (not decision.preemption), self.preemptions + decision.preemption)
+        if isinstance(decision, Restart) and decision.growth:
+            return replace(self, growths=self.growths + 1)
+        if decision.preemption:
+            return replace(self, preemptions=self.preemptions + 1)
+        return replace(self, restarts=self.restarts + 1)
 
     def describe(self, who: str, decision: "Replace | Restart", policy: RestartPolicy, more: str = "") -> str:
         """Return that someone is started again, as was decided, and the number of this restart, for messages.
@@ -56,6 +62,8 @@ class Used:
         number = f"restart {self.restarts} of {policy.max_restarts}"
         if decision.preemption:
             number = f"preemption {self.preemptions} of {policy.most_preemptions}"
+        elif isinstance(decision, Restart) and decision.growth:
+            number = f"growth {self.growths}"
         return f"{who} started again{delay}{more} ({number})"
 
 
@@ -121,6 +129,7 @@ class Restart:
 
     delay: float  # as of `Replace`
     preemption: bool = False
+    growth: bool = False  # it counts as neither
 
 
 @dataclass(frozen=True)
@@ -134,8 +143,8 @@ def may_be_preemption(cause: str, policy: RestartPolicy) -> bool:
 
 
 def is_planned(cause: str) -> bool:
-    """Return whether all workers have saved, before their attempt was ended for a host that goes."""
-    return cause == FailureKind.PREEMPTED.name.lower()
+    """Return whether an attempt was ended for a restart, for which all workers had saved."""
+    return any(kind.is_planned for kind in FailureKind if kind.name.lower() == cause)
 
 
 def awaits_executors(policy: RestartPolicy) -> bool:
@@ -189,7 +198,10 @@ def _at_end(state: Ended, failure: Failure) -> Restart | Raise:
     policy, used = state.policy, state.used
     # A restart that fails to come up has the same cause. Slots have been waited for as long as the user allows.
     counts = failure.cause in policy.causes or (failure.cause == _NO_START and used != Used())
-    found = _delay(policy, used, failure) if counts and state.rows_again and not state.alone else None
+    allowed = counts and state.rows_again and not state.alone
+    if allowed and failure.cause == _GROWN:
+        return Restart(0.0, growth=True) if policy.max_restarts or policy.most_preemptions else Raise()
+    found = _delay(policy, used, failure) if allowed else None
     return Raise() if found is None else Restart(*found)
 
 

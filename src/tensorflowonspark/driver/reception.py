@@ -9,7 +9,7 @@ from typing import Any
 from tensorflowonspark.driver.failures import BROKEN
 from tensorflowonspark.driver.monitor import Monitor
 from tensorflowonspark.driver.nodes import Node, NodeReport, NodeState
-from tensorflowonspark.driver.notices import Notices
+from tensorflowonspark.driver.planned_restarts import PlannedRestarts
 from tensorflowonspark.driver.recovery import Recovery
 from tensorflowonspark.driver.sharing.manifest import node_endpoints
 from tensorflowonspark.errors import FailureKind
@@ -58,11 +58,11 @@ _FREQUENT = (Heartbeat, Lines, NodeUsage, TrainingTotals)  # no thread waits for
 class Reception:
     """Handles the messages of one cluster's supervisors, and passes each on to the object that owns its subject."""
 
-    def __init__(self, monitor: Monitor, recovery: Recovery, notices: Notices) -> None:
+    def __init__(self, monitor: Monitor, recovery: Recovery, planned: PlannedRestarts) -> None:
         self._monitor = monitor
         self._roster = monitor.roster
         self._recovery = recovery
-        self._notices = notices
+        self._planned = planned
         self._up = False  # all nodes are, or were
 
     # ---- in the thread of a new channel, and in that of all channels
@@ -208,15 +208,15 @@ class Reception:
     @_handle.register
     def _on_checkpoint_saved(self, message: CheckpointSaved, node: Node) -> None:  # noqa: ARG002
         self._roster.saved[message.directory] = message.feed
-        self._notices.saved(message)
+        self._planned.saved(message)
 
     @_handle.register
     def _on_host_notice(self, message: HostNotice, node: Node) -> None:
-        self._notices.receive(node, message)
+        self._planned.receive(node, message)
 
     @_handle.register
     def _on_save_reply(self, message: SaveReply, node: Node) -> None:
-        self._notices.receive_reply(node, message)
+        self._planned.receive_reply(node, message)
 
     @_handle.register
     def _on_tensor_board_up(self, message: TensorBoardUp, node: Node) -> None:  # noqa: ARG002

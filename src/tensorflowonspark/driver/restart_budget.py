@@ -21,13 +21,13 @@ class RestartBudget:
     @property
     def used(self) -> int:
         """How many restarts there have been."""
-        return self._used.restarts + self._used.preemptions
+        return self._used.restarts + self._used.preemptions + self._used.growths
 
-    def allows_planned(self, *, rows_again: bool) -> bool:
-        """Return whether all nodes are started again, as a preemption, once their workers have saved for a notice."""
-        failure = Failure(FailureKind.PREEMPTED.name.lower(), preempted=True)
+    def allows(self, planned: FailureKind, *, rows_again: bool) -> bool:
+        """Return whether all nodes would be started again, without a charge, once their workers have saved."""
+        failure = Failure(planned.name.lower(), preempted=planned is FailureKind.PREEMPTED)
         decision = decide(Ended(self._policy, self._used, rows_again=rows_again), failure)
-        return isinstance(decision, Restart) and decision.preemption
+        return isinstance(decision, Restart) and (decision.preemption or decision.growth)
 
     def spend(
         self,

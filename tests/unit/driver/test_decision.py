@@ -67,7 +67,11 @@ RUNNING = [
 ]  # fmt: skip
 
 ENDED = [
-    *((f"{cause} may be gone with other processes", {}, cause, Restart(0)) for cause in CAUSES if cause != "raised"),
+    *(
+        (f"{cause} may be gone with other processes", {}, cause, Restart(0))
+        for cause in CAUSES
+        if cause not in ("raised", "grown")
+    ),
     ("a program would raise again", {}, "raised", Raise()),
     ("the user says that it may not", {"policy": RestartPolicy(3, causes=["raised"])}, "raised", Restart(0)),
     ("and names all other causes", {"policy": RestartPolicy(3, causes=["raised"])}, "killed", Raise()),
@@ -89,6 +93,9 @@ ENDED = [
     ("the user excludes the cause", {"policy": RestartPolicy(3, causes=["killed"])}, TAKEN, Raise()),
     ("after a preemption it does not come up", {"used": Used(0, 1)}, "no_start", Restart(0)),
     ("a preempted stream's rows are gone", {"rows_again": False}, TAKEN, Raise()),
+    ("more workers are taken in whatever was before", {"used": Used(3, 30, 9)}, "grown", Restart(0, growth=True)),
+    ("but not where nothing is started again", {"policy": RestartPolicy(0)}, "grown", Raise()),
+    ("nor a stream's, whose rows are gone", {"rows_again": False}, "grown", Raise()),
 ]
 
 
@@ -124,7 +131,7 @@ def test_hosts_that_do_not_answer_are_looked_for_before_a_restart_alone():
 
     def without():
         looked.append(None)
-        return ["h1"]
+        return ", without h1"
 
     budget.spend(killed, without=without)
     with pytest.raises(NodeError):

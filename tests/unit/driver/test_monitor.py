@@ -12,7 +12,7 @@ from tensorflowonspark.config import ClusterSpec
 from tensorflowonspark.driver.console import ConsoleReporter
 from tensorflowonspark.driver.monitor import Monitor
 from tensorflowonspark.driver.nodes import NodeState
-from tensorflowonspark.driver.notices import Notices
+from tensorflowonspark.driver.planned_restarts import PlannedRestarts
 from tensorflowonspark.driver.reception import Reception
 from tensorflowonspark.driver.recovery import Recovery
 from tensorflowonspark.messages import FeedWanted, Member, Members, NodeReady, Register, Returned, Stop
@@ -134,7 +134,7 @@ class PlayedChannel:
 def _serve(monitor, channel):
     """Have a monitor take all messages of a channel."""
     recovery = Recovery(monitor)
-    listener = Reception(monitor, recovery, Notices(monitor, recovery, lambda: False)).serve(channel)
+    listener = Reception(monitor, recovery, PlannedRestarts(monitor, recovery, lambda _: False)).serve(channel)
     with suppress(ConnectionLost):
         while True:
             listener.on_message(channel.receive())

@@ -7,7 +7,7 @@ from tensorflowonspark.driver.console import ConsoleReporter
 from tensorflowonspark.driver.joint_work import JointWork
 from tensorflowonspark.driver.monitor import Monitor
 from tensorflowonspark.driver.nodes import Roster
-from tensorflowonspark.driver.notices import Notices
+from tensorflowonspark.driver.planned_restarts import PlannedRestarts
 from tensorflowonspark.driver.reception import Reception
 from tensorflowonspark.driver.recovery import Recovery
 from tensorflowonspark.errors import FailureKind
@@ -72,7 +72,7 @@ def test_the_driver_knows_who_keeps_whom_waiting():
 def test_a_worker_that_goes_on_while_others_wait_for_it_is_the_cause(pending, leaving):
     monitor = Monitor(ClusterSpec(num_workers=2), "id", ConsoleReporter(), 30.0)
     recovery = Recovery(monitor)
-    reception = Reception(monitor, recovery, Notices(monitor, recovery, lambda: False))
+    reception = Reception(monitor, recovery, PlannedRestarts(monitor, recovery, lambda _: False))
     for node in monitor.roster.nodes:
         reception._on_message(node, FeedWanted(0))
     reception._on_message(monitor.roster.nodes[0], pending)

@@ -32,7 +32,7 @@ from tensorflowonspark.driver.spark.lost_executors import (
     leave_host,
     why_lost,
 )
-from tensorflowonspark.driver.spark.resources import allocates_dynamically, driver_host, find_slots, listen
+from tensorflowonspark.driver.spark.resources import allocates_dynamically, driver_host, find_slots, free_slots, listen
 from tensorflowonspark.driver.spark.slots import ApplicationSlots, Reservation
 from tensorflowonspark.driver.spark.spark_names import HADOOP, explained
 from tensorflowonspark.errors import RequirementError, SpecError
@@ -112,6 +112,10 @@ class Backend:
 
     def leave_host(self, executor: str) -> None:
         """Have nothing more run on the host of an executor, which goes."""
+
+    def free_slots(self) -> int:
+        """Return how many slots have no task at present."""
+        return 0
 
     def wants_tls(self) -> bool:
         """Whether the settings ask for encrypted connections."""
@@ -278,6 +282,16 @@ class SparkBackend(Backend):
             leave_host(self._spark.sparkContext, executor)
         except Exception as error:  # the application has ended, or Spark has forgotten the executor
             _log.warning("the host of executor %s may be used again: %s", executor, first_cause(error))
+
+    def free_slots(self) -> int:
+        """Return how many slots have no task at present, of those that this cluster may use; 0 if that is unknown."""
+        if self.reservation() is not None:
+            return 0
+        try:
+            return free_slots(self._spark.sparkContext, self._profile) + self._own_nodes
+        except Exception as error:  # the application has ended
+            _log.info("the free slots are unknown: %s", first_cause(error))
+            return 0
 
     def _require_own_session(self) -> None:
         if is_remote(self._spark):

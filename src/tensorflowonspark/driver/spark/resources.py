@@ -54,6 +54,14 @@ def count_slots(context: "SparkContext", profile: "ResourceProfile | None" = Non
         return int(scala.maxNumConcurrentTasks(resources))
 
 
+def free_slots(context: "SparkContext", profile: "ResourceProfile | None" = None) -> int:
+    """Return how many tasks the present executors can run beside those that they run."""
+    with explained(SLOTS):
+        present = context._jsc.sc().statusStore().executorList(True)
+        running = sum(int(present.apply(number).activeTasks()) for number in range(present.size()))
+    return max(0, count_slots(context, profile) - running)
+
+
 def most_slots(context: "SparkContext", profile: "ResourceProfile | None", present: int) -> int:
     """Return how many slots dynamic allocation may give: at least the present ones.
 

@@ -1,4 +1,4 @@
-"""What the driver does when a host goes."""
+"""What the driver does when a host goes, or when there are slots for more workers."""
 
 import logging
 import time
@@ -147,3 +147,65 @@ def test_a_notice_whose_text_changes_is_one():
     results, events, _ = run(counts_down, restarts=_PREEMPTIONS)
     assert list(results.values()) == [1]
     assert [kind for kind, *_ in events] == ["notice", "restart"]
+
+
+# ---- slots for more workers
+
+
+def learns_in_steps(node):
+    """Save once all have agreed on it, in the first attempt."""
+    if not node.plan.config.attempt:
+        told = node.wait_for(Notice)
+        save_together(node)
+        if node.number == 0:
+            node.send(CheckpointSaved(0, "there", told.number))
+        time.sleep(0.5)
+    else:
+        time.sleep(0.3)
+    returns(node.plan.config.attempt)(node)
+
+
+def growing(free, scripts, **settings):
+    """Run a cluster of one to three workers, with a slot for one at first, and then as many as there are scripts."""
+    backend = ScriptedBackend(*scripts)
+    backend.slots = 1
+
+    def free_slots():
+        backend.slots = len(scripts)
+        return free()
+
+    backend.free_slots = free_slots
+    nodes = tfos.Nodes(grow_after=0.1)
+    with cluster_on(backend, num_workers=(1, 3), nodes=nodes, **settings) as cluster:
+        results = cluster.join()
+        return results, [each.kind for each in cluster.metrics().events if each.kind != "started"]
+
+
+def test_slots_that_are_free_are_taken_in(caplog):
+    with caplog.at_level(logging.WARNING):
+        results, events = growing(lambda: 2, [learns_in_steps] * 2, restarts=_PREEMPTIONS)
+    assert results == {"worker:0": 1, "worker:1": 1}
+    assert events == ["restart"]
+    assert "worker:0 on here was ended: there are slots for another worker, and all workers have saved" in caplog.text
+    assert "All nodes are started again (growth 1)" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("free", "settings"),
+    [
+        (lambda: 2, {}),
+        (lambda: 1, {"restarts": 1}),  # its own, whose task has returned
+        (lambda: 2, {"restarts": tfos.RestartPolicy(1, causes=["killed"])}),
+        (lambda: 2, {"restarts": tfos.RestartPolicy(1, scope="node")}),
+        (lambda: 2 + int(time.monotonic() * 10) % 2 * -2, {"restarts": 1}),
+    ],
+    ids=["no restarts", "none free", "not after this", "single nodes", "free for moments"],
+)
+def test_a_cluster_stays_as_it_is(free, settings):
+    def trains(node):
+        time.sleep(1.0)
+        returns(node.plan.config.attempt)(node)
+
+    results, events = growing(free, [trains] * 2, **settings)
+    assert results == {"worker:0": 0}
+    assert events == []

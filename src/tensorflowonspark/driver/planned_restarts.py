@@ -1,6 +1,7 @@
-"""Notices that hosts go: all workers save after the same step, and a restart goes on without these hosts.
+"""Planned restarts: all workers save after the same step, and a restart goes on there, with other hosts or slots.
 
-A notice comes from Spark, which decommissions an executor, or from a host (`supervisor/host_notices.py`).
+The reason is a notice that a host goes, from Spark, which decommissions an executor, or from the host
+(`supervisor/host_notices.py`); or that there are slots for more workers (`driver/growth.py`).
 """
 
 import logging
@@ -31,14 +32,18 @@ class _Given:
     until: float | None = None  # of time.monotonic()
 
 
-class Notices:
-    """The notices of one cluster; all methods but `follow_spark` are called in events of the monitor.
+class PlannedRestarts:
+    """The planned restarts of one cluster; all methods but `follow_spark` are called in events of the monitor.
 
-    `may_restart` says whether a restart of all nodes may follow. For the hosts in `left` one has.
+    `may_restart` says whether a restart of all nodes may follow, of a planned kind. For the hosts in `left` one has.
     """
 
     def __init__(
-        self, monitor: Monitor, recovery: Recovery, may_restart: Callable[[], bool], left: Collection[str] = ()
+        self,
+        monitor: Monitor,
+        recovery: Recovery,
+        may_restart: Callable[[FailureKind], bool],
+        left: Collection[str] = (),
     ) -> None:
         self._monitor = monitor
         self._roster = monitor.roster
@@ -50,6 +55,8 @@ class Notices:
         self._number = 0  # of the last `Notice`
         self._since = 0  # and of the first one since when some host goes
         self._told: tuple[str, ...] = ()  # the nodes that go, as it says
+        self._more = 0  # the workers for which there are slots
+        self._grows_since = 0  # the number of the notice since when there are
         self._agreement = SaveAgreement(
             self._roster.send,
             monitor.inbox.later,
@@ -105,28 +112,37 @@ class Notices:
 
     def _tell(self) -> None:
         """Inform all nodes of who goes, and have the workers save."""
-        going = self.going
-        given = [each for each in map(self._given, going) if each is not None]
-        untils = [each.until for each in given if each.until is not None]
-        seconds = max(0.0, min(untils) - time.monotonic()) if untils else None
-        reason = "; ".join(dict.fromkeys(each.reason for each in given))
-        hosts = tuple(dict.fromkeys(node.host or "" for node in going))
-        self._number += 1
-        names, told = tuple(str(node.role) for node in going), self._told
-        self._roster.send_all(Notice(self._number, names, hosts, reason, seconds))
-        if names == told:  # the text has changed, as one that counts down
+        notice, told = self._send(), self._told
+        if notice.nodes == told:  # the text has changed, as one that counts down
             return
-        self._told = names
+        self._told = notice.nodes
         if not told:
             self._since = self._number
         text = "no host goes any more: the notice was withdrawn"
-        if going:
-            left = "" if seconds is None else f" in {seconds:.0f} s"
-            text = f"{', '.join(names)} on {', '.join(hosts)}: the host goes{left} ({printable(reason)})"
+        if notice.nodes:
+            left = "" if notice.seconds is None else f" in {notice.seconds:.0f} s"
+            who = f"{', '.join(notice.nodes)} on {', '.join(notice.hosts)}"
+            text = f"{who}: the host goes{left} ({printable(notice.reason)})"
         CONSOLE.log(_log, logging.WARNING, "%s", text)
-        self._monitor.metrics.events.note("notice", text, names[0] if names else "")
-        if going and self._takes_steps_together:
+        self._monitor.metrics.events.note("notice", text, notice.nodes[0] if notice.nodes else "")
+        if notice.nodes and self._takes_steps_together:
             self._agreement.begin()
+
+    def _send(self) -> Notice:
+        """Send all nodes a new notice of who goes, which may be nobody; return it."""
+        going = self.going
+        given = [each for each in map(self._given, going) if each is not None]
+        untils = [each.until for each in given if each.until is not None]
+        self._number += 1
+        notice = Notice(
+            self._number,
+            tuple(str(node.role) for node in going),
+            tuple(dict.fromkeys(node.host or "" for node in going)),
+            "; ".join(dict.fromkeys(each.reason for each in given)),
+            max(0.0, min(untils) - time.monotonic()) if untils else None,
+        )
+        self._roster.send_all(notice)
+        return notice
 
     def receive_reply(self, node: Node, message: SaveReply) -> None:
         """Note the answer of a worker about the step after which all save."""
@@ -134,15 +150,35 @@ class Notices:
 
     # ---- the restart
 
+    def grow(self, more: int) -> None:
+        """Have the workers save, for a restart that takes in so many more; 0: there are no slots for more."""
+        begins = more and not self._more
+        self._more = more
+        if begins and self._takes_steps_together and self._may_restart(FailureKind.GROWN):
+            self._send()
+            self._grows_since = self._number
+            self._agreement.begin()
+
     def saved(self, message: CheckpointSaved) -> None:
-        """End the attempt if this checkpoint was begun after the notice, and a restart may follow."""
+        """End the attempt if this checkpoint was begun for a restart, and one may follow."""
         self._agreement.end()
+        if not self._takes_steps_together:
+            return
         going = self.going
         new = [node for node in going if node.host not in self._left]
-        if message.notice < self._since or not new or not self._takes_steps_together or not self._may_restart():
-            return
-        if all(node.process.executor for node in going):  # else the driver's own host goes
+        leaves = new and message.notice >= self._since and all(node.process.executor for node in going)
+        if leaves and self._may_restart(FailureKind.PREEMPTED):  # without an executor the driver's own host goes
             given = self._given(new[0])
-            why = f"its host goes ({printable(given.reason) if given else ''}), and all workers have saved"
-            advice = "with restarts=... the training goes on on other executors, and no restart is charged"
-            self._recovery.carry_out(new[0], Failed(FailureKind.PREEMPTED, why, advice), EndAttempt())
+            self._end(new[0], FailureKind.PREEMPTED, f"its host goes ({printable(given.reason) if given else ''})")
+        elif (
+            self._more
+            and not going
+            and 0 < self._grows_since <= message.notice
+            and self._may_restart(FailureKind.GROWN)
+        ):
+            workers = "another worker" if self._more == 1 else f"{self._more} more workers"
+            self._end(self._roster.chief, FailureKind.GROWN, f"there are slots for {workers}")
+
+    def _end(self, node: Node, kind: FailureKind, why: str) -> None:
+        advice = "with restarts=... the training goes on from there, and no restart is charged"
+        self._recovery.carry_out(node, Failed(kind, f"{why}, and all workers have saved", advice), EndAttempt())
