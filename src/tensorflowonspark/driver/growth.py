@@ -13,8 +13,8 @@ _CHECK_SECONDS = 1.0
 def follow_slots(monitor: Monitor, more: Callable[[], int], grow_after: float, grow: Callable[[int], None]) -> None:
     """Call `grow`, in events, with the number of workers for which slots have been free for `grow_after` seconds.
 
-    It is called again when the number is another one, 0 included. `more` returns the workers for which there are slots
-    now; it is called in a thread until the cluster has ended.
+    It is called again and again, and once with 0 when there are no longer any. `more` returns the workers for which
+    there are slots now; it is called in a thread until the cluster has ended.
     """
     Thread(target=_follow, args=(monitor, more, grow_after, grow), daemon=True, name="growth").start()
 
@@ -28,6 +28,6 @@ def _follow(monitor: Monitor, more: Callable[[], int], grow_after: float, grow: 
         while len(history) > 1 and history[1][0] <= now - grow_after:
             history.pop(0)
         found = min(number for _, number in history) if history[0][0] <= now - grow_after else 0
-        if found != told:
+        if found or told:
             told = found
             monitor.inbox.put(partial(grow, found))

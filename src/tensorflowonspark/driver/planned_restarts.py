@@ -56,7 +56,7 @@ class PlannedRestarts:
         self._since = 0  # and of the first one since when some host goes
         self._told: tuple[str, ...] = ()  # the nodes that go, as it says
         self._more = 0  # the workers for which there are slots
-        self._grows_since = 0  # the number of the notice since when there are
+        self._grows_since = 0  # the number of the notice that was sent for them; 0: none
         self._agreement = SaveAgreement(
             self._roster.send,
             monitor.inbox.later,
@@ -152,11 +152,11 @@ class PlannedRestarts:
 
     def grow(self, more: int) -> None:
         """Have the workers save, for a restart that takes in so many more; 0: there are no slots for more."""
-        begins = more and not self._more
         self._more = more
-        if begins and self._takes_steps_together and self._may_restart(FailureKind.GROWN):
-            self._send()
-            self._grows_since = self._number
+        if not more:
+            self._grows_since = 0
+        elif not self._grows_since and self._takes_steps_together and self._may_restart(FailureKind.GROWN):
+            self._grows_since = self._send().number
             self._agreement.begin()
 
     def saved(self, message: CheckpointSaved) -> None:
@@ -170,12 +170,7 @@ class PlannedRestarts:
         if leaves and self._may_restart(FailureKind.PREEMPTED):  # without an executor the driver's own host goes
             given = self._given(new[0])
             self._end(new[0], FailureKind.PREEMPTED, f"its host goes ({printable(given.reason) if given else ''})")
-        elif (
-            self._more
-            and not going
-            and 0 < self._grows_since <= message.notice
-            and self._may_restart(FailureKind.GROWN)
-        ):
+        elif not going and 0 < self._grows_since <= message.notice and self._may_restart(FailureKind.GROWN):
             workers = "another worker" if self._more == 1 else f"{self._more} more workers"
             self._end(self._roster.chief, FailureKind.GROWN, f"there are slots for {workers}")
 

@@ -66,12 +66,9 @@ RUNNING = [
     ("nothing is left for either", {"policy": ALONE, "used": Used(2, 20)}, PERHAPS, EndAttempt()),
 ]  # fmt: skip
 
+FAULTS = [cause for cause in CAUSES if cause not in ("raised", "grown")]
 ENDED = [
-    *(
-        (f"{cause} may be gone with other processes", {}, cause, Restart(0))
-        for cause in CAUSES
-        if cause not in ("raised", "grown")
-    ),
+    *((f"{cause} may be gone with other processes", {}, cause, Restart(0)) for cause in FAULTS),
     ("a program would raise again", {}, "raised", Raise()),
     ("the user says that it may not", {"policy": RestartPolicy(3, causes=["raised"])}, "raised", Restart(0)),
     ("and names all other causes", {"policy": RestartPolicy(3, causes=["raised"])}, "killed", Raise()),
