@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tensorflowonspark.driver.metrics.records import ClusterEvent as ClusterEvent
     from tensorflowonspark.driver.metrics.records import ClusterMetrics as ClusterMetrics
     from tensorflowonspark.driver.metrics.records import EpochMetrics as EpochMetrics
+    from tensorflowonspark.driver.metrics.records import Goodput as Goodput
     from tensorflowonspark.driver.metrics.records import NodeMetrics as NodeMetrics
     from tensorflowonspark.driver.nodes import NodeInfo as NodeInfo
     from tensorflowonspark.driver.nodes import NodeState as NodeState
@@ -61,7 +62,7 @@ _RENAMED = {"EnvironmentNotReady": "RequirementError"}
 _PACKAGES = ("frames", "keras", "ml", "storage")
 _MODULES = {
     "driver.cluster": ("Cluster",),
-    "driver.metrics.records": ("ClusterEvent", "ClusterMetrics", "EpochMetrics", "NodeMetrics"),
+    "driver.metrics.records": ("ClusterEvent", "ClusterMetrics", "EpochMetrics", "Goodput", "NodeMetrics"),
     "driver.nodes": ("NodeInfo", "NodeState"),
     "driver.preflight": ("check_environment",),
     "driver.run_results": ("Results",),

@@ -213,6 +213,11 @@ class TrainingTotals(ToDriver):
     reading: float = 0.0  # the part of that in which rows were read: beside the steps if the program `reads_ahead`
     processor: float = 0.0  # that its threads used, and
     queued: float = 0.0  # for which they waited for a processor
+    waiting_for_feed: float = 0.0  # beside the training, as what follows
+    saving: float = 0.0  # checkpoints, while the program stood still
+    validating: float = 0.0
+    saved: int | None = None  # the step of its last checkpoint, which the first message with it follows at once
+    restored: int | None = None  # the step at which the program has resumed; None: at no checkpoint
     source: RowSource | None = None  # of the rows that it read last; None if it trains on others
     reads_ahead: bool = False
     traced: bool = False  # its step is traced, which takes long

@@ -73,7 +73,7 @@ class PlayedTraining:
     @contextmanager
     def _clock(self):
         """Let the store's clock show the time that is played."""
-        now = self._begin + self.seconds
+        now = self.store._ended = self._begin + self.seconds  # until when the nodes' time is accounted for
         clock = SimpleNamespace(time=lambda: now, monotonic=lambda: now)
         with mock.patch.object(store_module, "time", clock), mock.patch.object(event_log, "time", clock):
             yield

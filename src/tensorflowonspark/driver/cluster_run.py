@@ -310,11 +310,17 @@ class ClusterRun:
             error = self._attempt.monitor.failure() or cause
             text = "the cluster has ended" if error is None else str(error).partition("\n")[0]
             self.metrics.end(failed=error is not None, text=text)
+            self._show_goodput()
             if self.dashboard is not None:
                 self.dashboard.close()
             if self._terminals is not None:
                 self._terminals.close()
             self._console.end()
+
+    def _show_goodput(self) -> None:
+        goodput = self.metrics.goodput()
+        if goodput is not None and goodput.share and self._config.log_level <= logging.INFO:  # it has trained
+            self._console.note(str(goodput), "goodput", share=goodput.share, causes=goodput.causes)
 
     # ---- feeds
 

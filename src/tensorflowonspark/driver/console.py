@@ -158,11 +158,11 @@ class ConsoleReporter:
         if self._files is not None:
             self._files.begin(node)
 
-    def note(self, text: str) -> None:
+    def note(self, text: str, event: str = "advice", **fields: Any) -> None:
         """Show a line about the training as a whole, whichever node's output is shown, after all that has happened."""
         if self._metrics is not None:
             self._metrics.events.flush()
-        entry = LogEntry(time.time(), logging.INFO, text, fields={"event": "advice"})
+        entry = LogEntry(time.time(), logging.INFO, text, fields={"event": event, **fields})
         self._put(entry)
         if self._files is not None:
             self._files.write(DRIVER, [entry])

@@ -101,6 +101,7 @@ class NodeProgram:
     """How far a node's program has come, and what it does."""
 
     begun_at: float | None = None  # time (time.monotonic) at which it began; None: it has not
+    ended_at: float | None = None  # and ended, or its node did
     backend: str = ""  # of its Keras, once it has imported that
     progress: Progress | None = None
     serving: bool = False  # a ParameterServerStrategy; it will not return
@@ -220,6 +221,8 @@ class Roster:
             self._states[node.state] -= 1
             self._states[state] += 1
             node.state = state
+            if state.value > NodeState.RUNNING.value and node.program.ended_at is None:
+                node.program.ended_at = time.monotonic()
 
     def set_idle(self, node: Node, idle: Idle | None) -> None:
         """Note that a node is idle, or active again (None)."""

@@ -190,6 +190,7 @@ class Recovery:
         channel = node.process.channel
         self._roster.send(node.number, Stop(grace_seconds=0.0))
         current = -1 if self._monitor.feed is None else self._monitor.feed
+        self._monitor.metrics.retire(node)
         # Its program was done with the feeds before the one that it last asked for.
         self._roster.renew(node, max(node.feed.first, node.feed.wanted, current))
         self._joint.node_lost(node)

@@ -106,8 +106,16 @@ class Tracker:
             self._log.log_tags({"restarts": self._restarts})
         elif event.kind == "ended":
             self._log.log_tags({"state": self._store.state})
+            self._log_goodput(event.time)
             self._log.log_file("report.html", self._save_report)
             self._log.close()
+
+    def _log_goodput(self, seconds: float) -> None:
+        goodput = self._store.goodput()
+        if goodput is not None:
+            prefix = f"system/{self._log.prefix}"
+            lost = {f"{prefix}lost/{cause}": share for cause, share in goodput.causes.items()}
+            self._log.log_metrics({f"{prefix}goodput": goodput.share, **lost}, 0, seconds)
 
 
 def scalars(values: Any) -> dict[str, Any]:

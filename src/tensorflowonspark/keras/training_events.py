@@ -23,6 +23,9 @@ class TrainingListener(Protocol):
     def pause(self) -> None:
         """Note that the program evaluates."""
 
+    def evaluated(self) -> None:
+        """Note that the program has evaluated."""
+
     def epoch_ended(self, epoch: int, logs: Mapping[str, Any] | None, *, shown: bool) -> None:
         """Note that an epoch has ended with its validation; `shown` if Keras prints its metrics."""
 
@@ -75,5 +78,6 @@ _EVENTS: dict[
     "on_epoch_begin": (_epoch_began, False),
     "on_train_batch_end": (_step_ended, False),
     "on_test_begin": (lambda listener, *_, **__: listener.pause(), False),
+    "on_test_end": (lambda listener, *_, **__: listener.evaluated(), True),
     "on_epoch_end": (_epoch_ended, True),
 }

@@ -10,14 +10,14 @@ loop, the wait is unknown.
 """
 
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Lock, Thread
 from typing import Any
 
 from tensorflowonspark.config import report_seconds
-from tensorflowonspark.keras.waiting import waiting_seconds
+from tensorflowonspark.keras.waiting import Stopwatch, waiting_seconds
 from tensorflowonspark.messages import Progress, ReportedMetrics, RowSource, TrainingTotals
 from tensorflowonspark.node.metric_values import numbers_in
 from tensorflowonspark.node.training_counts import OwnReports, RowCount, StepCount, TrainingTime
@@ -43,6 +43,9 @@ class TrainingMeter:
         self._steps = StepCount()
         self._reports = OwnReports()
         self._queued = _queued_seconds()
+        self._resumes = False  # training goes on after a validation in its midst
+        self._saved: int | None = None  # as of the totals
+        self._restored: int | None = None
         self._sending = Lock()
         self._version = 0
         self._thread: Thread | None = None
@@ -133,8 +136,12 @@ class TrainingMeter:
         self._version += 1
 
     def pause(self) -> None:
-        """Note that the steps of the epoch have ended, and the program evaluates."""
-        self._times.stop(time.monotonic())
+        """Note that the program evaluates."""
+        self._resumes = self._times.leave(self._times.validating, time.monotonic())
+
+    def evaluated(self) -> None:
+        """Note that the program has evaluated."""
+        self._come_back(self._times.validating, trains=self._resumes)
 
     def epoch_ended(self, epoch: int, logs: Mapping[str, Any] | None, *, shown: bool) -> None:
         """Note that an epoch has ended, and report its metrics."""
@@ -154,6 +161,43 @@ class TrainingMeter:
         else:
             self._send(report)
 
+    # ---- beside the training
+
+    @contextmanager
+    def waiting_for_feed(self) -> Iterator[None]:
+        """Count the time of a block as waiting for rows that no step takes yet."""
+        self._note_change()
+        with self._beside(self._times.feed):
+            yield
+
+    @contextmanager
+    def saving(self, step: int) -> Iterator[None]:
+        """Count the time of a block as saving the checkpoint of a step."""
+        with self._beside(self._times.saving):
+            yield
+        self._saved = step
+        self._send()
+
+    def restored(self, step: int) -> None:
+        """Note that the program has restored the checkpoint of a step; it resumes there if it has not trained."""
+        if not self._steps.total:
+            self._restored = step
+
+    @contextmanager
+    def _beside(self, watch: Stopwatch) -> Iterator[None]:
+        trains = self._times.leave(watch, time.monotonic())
+        try:
+            yield
+        finally:
+            self._come_back(watch, trains=trains)
+
+    def _come_back(self, watch: Stopwatch, *, trains: bool) -> None:
+        now = time.monotonic()
+        watch.stop(now)
+        if trains:
+            self._times.training.start(now)
+            self._find_wait(now)
+
     # ---- messages
 
     def _note_change(self) -> None:
@@ -166,7 +210,7 @@ class TrainingMeter:
         sent = -1
         while True:
             time.sleep(self._seconds)
-            if self._version != sent or self._times.training.runs:
+            if self._version != sent or self._times.training.runs or self._times.feed.runs:
                 sent = self._version
                 self.flush()
 
@@ -206,6 +250,11 @@ class TrainingMeter:
             reading=times.reading,
             processor=time.process_time(),
             queued=self._queued,
+            waiting_for_feed=times.feed.read(now),
+            saving=times.saving.read(now),
+            validating=times.validating.read(now),
+            saved=self._saved,
+            restored=self._restored,
             source=times.source,
             reads_ahead=times.reads_ahead,
             traced=times.traced,

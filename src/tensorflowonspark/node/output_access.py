@@ -150,7 +150,7 @@ class OutputAccess:
         policy = SavePolicy(keep, BestMetric(best, mode), wait, max_failures)
         position = ResumePosition(self._feeds, self._link, len(self.spec.trainers))
         whose = self.scratch, self.is_chief, str(self.role)
-        found = Checkpoints(directory, policy, *whose, position, self.host)
+        found = Checkpoints(directory, policy, *whose, position, self.host, self._meter)
         self._logs.callback(found.close)
         return found
 

@@ -17,6 +17,7 @@ class TrainingTime:
         self.training = Stopwatch()
         self.waiting = Stopwatch()  # for rows
         self.waiting_known = True
+        self.feed, self.saving, self.validating = Stopwatch(), Stopwatch(), Stopwatch()  # beside the training
         self.reading = 0.0  # the seconds in which rows were read, while the program trains
         self._reads = 0  # and how often
         self.source: RowSource | None = None  # of these rows; None: this epoch has read none
@@ -28,9 +29,16 @@ class TrainingTime:
         self.stop(now)
 
     def stop(self, now: float) -> None:
-        """Note that the program neither trains nor waits."""
-        self.training.stop(now)
-        self.waiting.stop(now)
+        """Note that the program neither trains nor waits nor validates."""
+        for each in (self.training, self.waiting, self.validating):
+            each.stop(now)
+
+    def leave(self, watch: Stopwatch, now: float) -> bool:
+        """Count the time from now on to something beside the training; return whether the program trained."""
+        trains = self.training.runs
+        self.stop(now)
+        watch.start(now)
+        return trains
 
     def add_read(self, seconds: float, source: RowSource | None, *, ahead: bool, fits: bool) -> None:
         """Note that rows were read."""

@@ -1,6 +1,7 @@
 """The dashboard's page in a real browser, with a played training behind it."""
 
 import json
+import re
 import time
 from contextlib import closing
 from threading import Event
@@ -94,6 +95,8 @@ def test_nodes_totals_and_advice_are_shown(page):
     assert "Advice: waiting for other workers bounded it" in text(page, "notices")
     assert "epoch\n7" in text(page, "totals")
     assert "restarts\n1" in text(page, "totals")
+    assert re.search(r"goodput\n\d+ %", text(page, "totals"))
+    assert "repeated steps" in page.find_element(By.CSS_SELECTOR, "[data-name=goodput]").get_attribute("title")
     assert page.title == "running · digits.py"
     assert text(page, "count") == "2 nodes, 1 with a problem (first)"
 

@@ -1,5 +1,6 @@
 """What a cluster's metrics say of trainings on real nodes."""
 
+import logging
 import math
 import os
 import signal
@@ -182,3 +183,38 @@ def test_the_epochs_of_other_kerases(spark, env):
     assert [(each.epoch, set(each.values)) for each in found.epochs] == [(0, {"loss"}), (1, {"loss"})]
     assert found.nodes[0].total_steps == 10
     assert found.rows == 100
+
+
+def killed_in_its_midst(args, ctx):
+    """Train with a checkpoint every 30 steps; in the first attempt a worker is killed 26 steps after the first one."""
+    import keras
+    import tensorflow as tf
+
+    class Killer(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            time.sleep(0.1)
+            if ctx.attempt == 0 and ctx.index == 1 and batch == 55:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    with tf.distribute.MultiWorkerMirroredStrategy().scope():
+        model = small_model()
+    checkpoint = ctx.checkpoint(args["directory"])
+    rows, validation = (each(8, features="features", label="label") for each in (ctx.dataset, ctx.validation_dataset))
+    model.fit(rows, validation_data=validation, verbose=0, callbacks=[checkpoint.callback(every=30), Killer()])
+
+
+@pytest.mark.masters("local")
+def test_goodput_says_what_became_of_the_time_of_a_training_that_was_started_again(spark, tmp_path, caplog):
+    caplog.set_level(logging.INFO, "tensorflowonspark.nodes")
+    with tfos.Cluster(spark, killed_in_its_midst, {"directory": str(tmp_path)}, num_workers=2, restarts=1) as cluster:
+        cluster.train(small_frame(spark, [320, 320]), validation=small_frame(spark, [64]))
+        found = cluster.join().metrics.goodput
+    assert 0.0 < found.share < 1.0
+    assert found.share + sum(found.causes.values()) == pytest.approx(1.0)
+    seconds = {cause: share * 2 * cluster.metrics().seconds for cause, share in found.causes.items()}
+    assert seconds["repeated_steps"] > 2 * 1.0  # of 2.6; the last second may be unknown
+    for cause in ("start", "waiting_for_rows", "saving", "validating"):
+        assert seconds[cause] > 0.0, cause
+    last = cluster.metrics().goodput
+    assert last.causes["shutdown"] > 0.0
+    assert caplog.messages[-1] == f"[training] {last}"

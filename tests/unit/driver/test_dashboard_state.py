@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -13,6 +14,7 @@ import tensorflowonspark as tfos
 from tensorflowonspark.driver.dashboard import service, snapshots
 from tensorflowonspark.driver.dashboard.page_state import page_state
 from tensorflowonspark.driver.dashboard.snapshots import Snapshots, to_json
+from tensorflowonspark.driver.metrics.goodput import CAUSES
 from tensorflowonspark.terminal import CONSOLE
 from tests.support.backend import cluster_on
 from tests.support.pages import connection, free_port, get, state, states, with_token
@@ -141,6 +143,14 @@ def test_the_epoch_of_a_program_with_data_of_its_own_is_the_last_that_it_has_rep
     assert page_state(training.store)["summary"]["epoch"] == 2
 
 
+def test_the_summary_has_the_goodput_as_a_share_and_as_text():
+    training = PlayedTraining(2)
+    training.play(10)
+    summary = page_state(training.store)["summary"]
+    assert summary["goodput"] == 0.96
+    assert summary["goodput_text"].startswith("goodput 96 %: waiting for rows 4 %")
+
+
 def test_a_node_has_curves_lines_values_and_gpus():
     training = PlayedTraining(2, gpus=1)
     training.play(10)
@@ -194,6 +204,10 @@ def test_prometheus_reads_the_metrics(served):
     assert found["tensorflowonspark_node_straggler", "worker:1"].value == 1
     assert found["tensorflowonspark_node_waiting_for_workers_ratio", "worker:0"].value > 0.5
     assert found["tensorflowonspark_cluster_running", None].value == 1
+    share = found["tensorflowonspark_cluster_goodput_ratio", None].value
+    lost = {each[0]: each[1] for each in re.findall(r'cluster_lost_ratio{cause="(\w+)"} (\S+)', body.decode())}
+    assert tuple(lost) == CAUSES
+    assert share + sum(map(float, lost.values())) == pytest.approx(1.0)
     assert ("tensorflowonspark_node_gpu_memory_bytes", "worker:0") not in found
     assert all(family.documentation for family in text_string_to_metric_families(body.decode()))
 

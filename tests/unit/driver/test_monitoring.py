@@ -16,6 +16,7 @@ _LABELS = {
     **{name: {"job", "instance"} for name in _OF_CLUSTER},
     **{name: {"job", "instance", "node", "host"} for name in filter(None, (each.exported for each in MEASURES))},
     **{name: {"job", "instance", "node", "host", "gpu"} for name in prometheus._GPU_METRICS},
+    "cluster_lost_ratio": {"job", "instance", "cause"},
     "metric": {"job", "instance", "metric"},
 }
 

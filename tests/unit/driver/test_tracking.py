@@ -110,6 +110,8 @@ def test_epochs_parameters_and_the_report_are_logged(monkeypatch, store):
     metrics = {each.key: (each.value, each.step) for each in client.all(0)}
     assert metrics["loss"] == (1.0, 0)
     assert metrics["system/seconds_per_epoch"] == (1.5, 0)
+    shares = [value for name, (value, _) in metrics.items() if name.startswith(("system/goodput", "system/lost/"))]
+    assert sum(shares) == pytest.approx(1.0)
     assert metrics["top_5"][0] != metrics["top_5"][0]
     tags = {each.key: each.value for each in client.all(2)}
     assert tags == {

@@ -120,6 +120,65 @@ def test_validation_and_the_time_between_epochs_are_no_training(clock):
     assert program.reports == [ReportedMetrics(epoch, values, True, 54.0, True) for epoch in range(2)]
 
 
+def test_a_checkpoint_within_an_epoch_is_neither_training_nor_a_wait(clock):
+    program = Program(clock)
+    program.meter.epoch_began(0, 8)
+    program.meter.pass_began(clock.now)
+    program.block(0, 4, 8, 16, seconds=3.0)
+    for number in range(4):
+        program.step(number, 1.0)
+    with program.meter.saving(4):
+        clock.now += 5.0
+    last = program.sent[-1]  # at once: the node may fail in the next step
+    assert (last.saved, last.training, last.waiting_for_rows) == (4, 7.0, 3.0)
+    program.block(0, 8, 8, 32, seconds=2.0)  # for which the next step waits
+    program.step(4, 1.0)
+    totals = program.totals
+    assert (totals.training, totals.waiting_for_rows, totals.saving) == (10.0, 5.0, 5.0)
+
+
+def test_a_checkpoint_that_was_not_written_is_none_at_which_a_restart_resumes(clock):
+    program = Program(clock)
+    program.meter.epoch_began(0, 8)
+    program.step(0, 1.0)
+    with pytest.raises(OSError, match="full"), program.meter.saving(1):
+        clock.now += 5.0
+        raise OSError("the disk is full")
+    program.step(1, 1.0)
+    totals = program.totals
+    assert (totals.saved, totals.saving, totals.training) == (None, 5.0, 2.0)
+
+
+def test_training_goes_on_after_a_validation_in_the_midst_of_an_epoch(clock):
+    program = Program(clock)
+    program.meter.epoch_began(0, 2)
+    program.step(0, 1.0)
+    program.meter.pause()
+    clock.now += 4.0
+    program.meter.evaluated()
+    program.step(1, 1.0)
+    program.meter.epoch_ended(0, {}, shown=True)
+    program.meter.pause()  # evaluate() of the program's own
+    clock.now += 2.0
+    program.meter.evaluated()
+    clock.now += 50.0
+    totals = program.totals
+    assert (totals.training, totals.validating) == (2.0, 6.0)
+
+
+def test_the_wait_for_a_feed_and_where_a_program_resumes_are_in_its_totals(clock):
+    program = Program(clock)
+    with program.meter.waiting_for_feed():
+        clock.now += 9.0
+    assert program.totals.restored is None
+    program.meter.restored(20)
+    program.meter.epoch_began(0, 2)
+    program.step(0, 1.0)
+    program.meter.restored(30)  # of a program that goes back, not of one that resumes
+    totals = program.totals
+    assert (totals.waiting_for_feed, totals.training, totals.restored) == (9.0, 1.0, 20)
+
+
 def test_a_dataset_of_the_program_that_has_more_steps_than_the_feed_leaves_the_wait_unknown(clock):
     program = Program(clock)
     program.meter.epoch_began(0, 8)

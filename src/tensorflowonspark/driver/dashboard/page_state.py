@@ -79,6 +79,8 @@ def page_state(store: MetricsStore, tensorboard: Callable[[], str | None] = lamb
         "step": leader.step if leader else None,
         "steps": leader.steps if leader else None,
         "advice": now.advice,
+        "goodput": now.goodput and _rounded(now.goodput.share, SHARE_DIGITS),
+        "goodput_text": now.goodput and str(now.goodput),
         "tensorboard": tensorboard(),
     }
     return {

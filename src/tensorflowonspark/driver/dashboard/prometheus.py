@@ -18,6 +18,10 @@ _CLUSTER_METRICS: dict[str, tuple[str, Callable[[ClusterMetrics], float | None]]
     "cluster_epochs_total": ("Epochs that have ended, of all attempts.", lambda now: now.total_epochs),
     "cluster_rows_per_second": ("Rows per second of all nodes, of the last seconds.", lambda now: now.rows_per_second),
     "cluster_step_seconds": ("Seconds per step, the median of the nodes.", lambda now: now.seconds_per_step),
+    "cluster_goodput_ratio": (
+        "Share of the nodes' time in which they took steps that count.",
+        lambda now: now.goodput.share if now.goodput else None,
+    ),
 }
 _GPU_METRICS: dict[str, tuple[str, Callable[[GpuUsage], float]]] = {
     "node_gpu_utilization_ratio": ("Utilization of a GPU.", lambda gpu: gpu.utilization),
@@ -65,6 +69,13 @@ def _of_cluster(now: ClusterMetrics) -> "Iterator[Metric]":
         if value is not None:
             family.add_metric([], float(value))
             yield family
+    if now.goodput is not None:
+        lost = GaugeMetricFamily(
+            f"{_PREFIX}cluster_lost_ratio", "Share of the nodes' time, by cause.", labels=["cause"]
+        )
+        for cause, share in now.goodput.causes.items():
+            lost.add_metric([cause], share)
+        yield lost
     events = CounterMetricFamily(
         f"{_PREFIX}cluster_events", "Starts, notices, failures, restarts and ends.", labels=["kind"]
     )

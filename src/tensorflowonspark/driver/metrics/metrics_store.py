@@ -14,10 +14,11 @@ from threading import Event, Thread
 from typing import Literal, TypeVar
 
 from tensorflowonspark.driver.metrics.event_log import EventLog
+from tensorflowonspark.driver.metrics.goodput import GoodputLedger
 from tensorflowonspark.driver.metrics.history import History
 from tensorflowonspark.driver.metrics.measures import CURVES
 from tensorflowonspark.driver.metrics.node_record import NodeRecord, stragglers
-from tensorflowonspark.driver.metrics.records import ClusterMetrics, NodeMetrics
+from tensorflowonspark.driver.metrics.records import ClusterMetrics, Goodput, NodeMetrics
 from tensorflowonspark.driver.nodes import Node, NodeState
 from tensorflowonspark.messages import NodeUsage, TrainingTotals
 
@@ -50,6 +51,7 @@ class MetricsStore:
         self._chief = 0
         self._records: defaultdict[int, NodeRecord] = defaultdict(NodeRecord)  # by node
         self.events = EventLog()
+        self._ledger = GoodputLedger()
         self._history = History(tuple(CURVES))
         self._closed = Event()
         self._sampler: Thread | None = None
@@ -71,8 +73,10 @@ class MetricsStore:
         self.cluster, self._nodes, self._chief, self.restarts = cluster, nodes, chief, restarts
         self._records, self._advice = records, advice
         self.state = "running"
+        now = time.monotonic()
+        self._ledger.begin_attempt(nodes, chief, now)
         if self._sampler is None:
-            self._begun = time.monotonic()
+            self._begun = now
             self._sampler = Thread(target=self._sample, daemon=True, name="metrics")
             self._sampler.start()
 
@@ -82,10 +86,16 @@ class MetricsStore:
 
     def take_totals(self, node: Node, totals: TrainingTotals) -> None:
         """Note what a node's program has done so far; the metrics of the chief are the cluster's."""
-        self._records[node.number].take_totals(totals, time.monotonic())
+        now = time.monotonic()
+        self._records[node.number].take_totals(totals, now)
+        self._ledger.take_totals(node.number, totals, now)
         if node.number == self._chief:
             for each in totals.metrics:
                 self.events.report(each, self.restarts)
+
+    def retire(self, node: Node) -> None:
+        """Note that a node's process is over, in whose place another one is started."""
+        self._ledger.retire(node, time.monotonic())
 
     def take_lines(self, node: Node, lines: Sequence[str]) -> None:
         """Keep the last lines of a node's output."""
@@ -130,7 +140,12 @@ class MetricsStore:
             advice=self._advice(),
             total_epochs=total_epochs,
             seconds=0.0 if self._begun is None else (self._ended or time.monotonic()) - self._begun,
+            goodput=self.goodput(),
         )
+
+    def goodput(self) -> Goodput | None:
+        """Return what became of the nodes' time so far; None before the start."""
+        return self._ledger.read(self._ended or time.monotonic())
 
     def series(self, number: int | None = None) -> dict[str, list[float | None]]:
         """Return the curves of a node, or of the cluster: ``time`` and each of `CURVES`."""

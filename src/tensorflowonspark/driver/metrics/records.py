@@ -6,6 +6,7 @@ from typing import Literal
 
 from tensorflowonspark.messages import GpuUsage
 
+_LEAST_SHARE = 0.005  # that is shown as text
 EventKind = Literal["started", "notice", "failure", "restart", "node_restart", "ended"]
 
 
@@ -124,6 +125,34 @@ class ClusterEvent:
 
 
 @dataclass(frozen=True)
+class Goodput:
+    """What became of the time of the nodes that train, from the start of the cluster on, over all its attempts.
+
+    Attributes
+    ----------
+    share : float
+        The share of that time, from 0 to 1, in which they computed steps that count: all but those that were taken
+        again after a restart.
+    causes : mapping of str to float
+        The shares of all else: ``start``, ``waiting_for_rows``, ``saving``, ``validating``, ``repeated_steps``,
+        ``idle``, ``shutdown`` and ``other``. Together with `share` they add up to 1.
+
+    Examples
+    --------
+    >>> print(Goodput(0.81, {"start": 0.06, "waiting_for_rows": 0.13, "saving": 0.0}))
+    goodput 81 %: waiting for rows 13 %, start 6 %
+    """
+
+    share: float
+    causes: Mapping[str, float]
+
+    def __str__(self) -> str:
+        found = sorted(((share, cause) for cause, share in self.causes.items() if share >= _LEAST_SHARE), reverse=True)
+        rest = ", ".join(f"{cause.replace('_', ' ')} {100 * share:.0f} %" for share, cause in found)
+        return f"goodput {100 * self.share:.0f} %" + (f": {rest}" if rest else "")
+
+
+@dataclass(frozen=True)
 class ClusterMetrics:
     """The metrics of a cluster at one moment (`Cluster.metrics`).
 
@@ -158,6 +187,9 @@ class ClusterMetrics:
         The number of epochs that have ended, of all attempts.
     seconds : float
         The time since the cluster was started; after its end, until then.
+    goodput : Goodput or None
+        The share of its nodes' time in which steps that count were computed, and what the rest went to; None before the
+        start.
     version : int
         Of the fields of these records: another one once a field has been renamed, or has another meaning.
     """
@@ -177,4 +209,5 @@ class ClusterMetrics:
     advice: str | None = None
     total_epochs: int = 0
     seconds: float = 0.0
+    goodput: Goodput | None = None
     version: int = 1

@@ -12,7 +12,7 @@ among the workers.
 import atexit
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from functools import partial
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -25,6 +25,7 @@ from tensorflowonspark.node.checkpoint.position import ResumePosition
 from tensorflowonspark.node.checkpoint.state import StateWriter, is_shared, read_state
 from tensorflowonspark.node.checkpoint.store import CheckpointStore, SavedCheckpoint
 from tensorflowonspark.node.checkpoint.writer import SavePolicy, Writer
+from tensorflowonspark.node.meter import TrainingMeter
 
 if TYPE_CHECKING:
     import keras
@@ -55,6 +56,8 @@ class Checkpoints:
         The program's position in its feeds.
     host : str
         This node's host, for errors.
+    meter : TrainingMeter, optional
+        Measures the time in which the program saves.
 
     Examples
     --------
@@ -83,6 +86,7 @@ class Checkpoints:
         node: str,
         position: ResumePosition | None = None,
         host: str = "localhost",
+        meter: TrainingMeter | None = None,
     ) -> None:
         self.directory = directory
         self._best = policy.best
@@ -96,6 +100,7 @@ class Checkpoints:
         self._is_chief = is_chief
         self._node = node
         self._host = host
+        self._meter = meter
         self._position = position
         self._mirror: Mirror | None = None
         self._is_seen = False  # by all workers that train together
@@ -166,6 +171,18 @@ class Checkpoints:
             raise SpecError(f"step={int(step)}: expected the number of steps taken")
         if self._position:
             self._position.require_resumable()
+        with nullcontext() if self._meter is None else self._meter.saving(int(step)):
+            self._write(state, int(step), epoch, batch, measured, beside)
+
+    def _write(
+        self,
+        state: Any,
+        step: int,
+        epoch: int,
+        batch: int,
+        measured: Mapping[str, Any],
+        beside: Callable[[str], None] | None,
+    ) -> None:
         shared = is_shared(state)
         at_once = self._wait or (shared and not self._is_seen)  # the others look for what the chief has written
         if not at_once:
@@ -175,12 +192,12 @@ class Checkpoints:
             local = stack.enter_context(TemporaryDirectory(prefix="tfos-", dir=self._scratch))
             write_rest = self._state.write(state, local, keep=self._is_chief, beside=not at_once)
             if at_once:
-                name, parts = self._parts.write(state, int(step)), []
+                name, parts = self._parts.write(state, step), []
             else:
-                name, own = self._parts.prepare(state, int(step))
+                name, own = self._parts.prepare(state, step)
                 parts = list(own)
             fields = {"name": name, **measured}
-            complete = self._complete(local, int(step), epoch, batch, fields, beside) if self._is_chief else None
+            complete = self._complete(local, step, epoch, batch, fields, beside) if self._is_chief else None
             directory = stack.pop_all()
 
         def copy() -> SavedCheckpoint | None:
@@ -194,7 +211,7 @@ class Checkpoints:
                     self._parts.wait_for_all(name, lambda: self._lost)
                 return complete()
 
-        written = self._writer.write(copy, f"the checkpoint of step {int(step)}", at_once)
+        written = self._writer.write(copy, f"the checkpoint of step {step}", at_once)
         if shared and not self._is_seen:
             self._require_seen(written)
 
@@ -305,6 +322,8 @@ class Checkpoints:
                 beside(local, source)
             if saved and self._position and not best:
                 self._position.read(local, saved)
+            if saved and self._meter is not None and not best:
+                self._meter.restored(saved.step)
         return saved
 
     def _resume_at(self, saved: SavedCheckpoint) -> tuple[int, int] | None:

@@ -102,7 +102,8 @@ class Feeds:
         number, self._next = self._next, self._next + 1
         self._link.in_epoch = False
         self._link.send(FeedWanted(number))
-        return self._link.wait_for_feed(number)
+        with self._meter.waiting_for_feed():
+            return self._link.wait_for_feed(number)
 
     @property
     def first(self) -> int:

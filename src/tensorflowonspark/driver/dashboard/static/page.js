@@ -28,6 +28,7 @@ function drawTotals() {
     "time per step": seconds(now.seconds_per_step),
     nodes: `${up} / ${model.count} ${counted}`,
     restarts: String(now.restarts),
+    goodput: share(now.goodput),
   };
   const place = byId("totals");
   for (const [name, text] of Object.entries(totals)) {
@@ -40,6 +41,7 @@ function drawTotals() {
     }
     setText(tile.lastChild, text);
   }
+  place.querySelector('[data-name="goodput"]').title = now.goodput_text || "";
 }
 
 function drawHeader() {
@@ -71,6 +73,7 @@ function notices() {
     const when = first === epoch ? `in epoch ${epoch + 1}` : `from epoch ${first + 1} to ${epoch + 1}`;
     found.push(["warning", `${name} was no number (${value}) ${when}, in ${times} report${times > 1 ? "s" : ""}: its curve has gaps`]);
   }
+  if (model.isOver && model.summary.goodput) found.push(["", `Time of the nodes: ${model.summary.goodput_text}`]);
   if (model.summary.advice) found.push(["", `Advice: ${model.summary.advice}`]);
   return found;
 }
