@@ -70,6 +70,7 @@ class ClusterRun:
         self._held: FeedRequest | None = None
         self._saved: dict[str, int] = {}  # as of a monitor, by all attempts before this one
         self._session: FeedSession | None = None  # the current feed's
+        self._grows = reservation is None  # else it can have no more slots than those
         self._attempt = self._next_attempt(config)
 
     @property
@@ -299,7 +300,7 @@ class ClusterRun:
             self._console,
             self._may_restart,
             self._left,
-            more_workers=self._config.spec.num_workers - config.spec.num_workers,
+            more_workers=self._config.spec.num_workers - config.spec.num_workers if self._grows else 0,
         )
 
     def _on_close(self) -> None:

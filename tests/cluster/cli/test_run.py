@@ -78,7 +78,7 @@ def test_data_of_a_file_is_fed(script, spark, tmp_path):
     )
     code, output = finished("--workers", "2", "--show", "all", "--data", tmp_path / "rows.parquet", path)
     assert code == 0, output
-    assert sum(map(int, re.findall(r"rows (\d+)", output))) == 100
+    assert sum(map(int, re.findall(r"\] rows (\d+)", output))) == 100
 
 
 def test_the_exit_code_and_the_error_of_a_script(script):

@@ -2,6 +2,7 @@
 
 import logging
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -165,9 +166,10 @@ def learns_in_steps(node):
     returns(node.plan.config.attempt)(node)
 
 
-def growing(free, scripts, **settings):
+def growing(free, scripts, reservation=None, **settings):
     """Run a cluster of one to three workers, with a slot for one at first, and then as many as there are scripts."""
     backend = ScriptedBackend(*scripts)
+    backend.reservation = lambda: reservation
     backend.slots = 1
 
     def free_slots():
@@ -198,8 +200,9 @@ def test_slots_that_are_free_are_taken_in(caplog):
         (lambda: 2, {"restarts": tfos.RestartPolicy(1, causes=["killed"])}),
         (lambda: 2, {"restarts": tfos.RestartPolicy(1, scope="node")}),
         (lambda: 2 + int(time.monotonic() * 10) % 2 * -2, {"restarts": 1}),
+        (lambda: 2, {"restarts": 1, "reservation": SimpleNamespace(about=dict, follow=lambda run: None)}),
     ],
-    ids=["no restarts", "none free", "not after this", "single nodes", "free for moments"],
+    ids=["no restarts", "none free", "not after this", "single nodes", "free for moments", "in a trial of a search"],
 )
 def test_a_cluster_stays_as_it_is(free, settings):
     def trains(node):

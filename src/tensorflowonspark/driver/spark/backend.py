@@ -284,9 +284,7 @@ class SparkBackend(Backend):
             _log.warning("the host of executor %s may be used again: %s", executor, first_cause(error))
 
     def free_slots(self) -> int:
-        """Return how many slots have no task at present, of those that this cluster may use; 0 if that is unknown."""
-        if self.reservation() is not None:
-            return 0
+        """Return how many slots have no task at present; 0 if that is unknown."""
         try:
             return free_slots(self._spark.sparkContext, self._profile) + self._own_nodes
         except Exception as error:  # the application has ended
