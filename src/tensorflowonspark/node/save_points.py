@@ -55,7 +55,7 @@ class SavePoints:
         self.preemption: Preemption | None = None
         self._taken = 0  # steps after which the program has asked whether to save
         self._proposal = SaveProposal(0)
-        self._decision = SaveDecision(0, save=False)
+        self._decisions: dict[int, bool] = {}  # by proposal: a program may wake late for one
 
     def receive(self, message: Notice | SaveProposal | SaveDecision) -> SaveReply | None:
         """Note a message of the driver; return the answer, if it wants one."""
@@ -67,7 +67,7 @@ class SavePoints:
                     Preemption(message.nodes, message.hosts, message.reason, until) if message.nodes else None
                 )
             case SaveDecision():
-                self._decision = message
+                self._decisions[message.number] = message.save
             case SaveProposal():
                 # Where all have agreed to stop, none may pass.
                 is_bound = self._proposal.step > self._taken and self.decided(self._proposal.number) is not False
@@ -84,4 +84,4 @@ class SavePoints:
 
     def decided(self, number: int) -> bool | None:
         """Return whether to save at the step of a proposal; None as long as the driver has not decided."""
-        return self._decision.save if self._decision.number == number else None
+        return self._decisions.get(number)
