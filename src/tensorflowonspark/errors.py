@@ -261,10 +261,10 @@ class FailureKind(Enum):
     RAISED = 9  # the user's program raised
     PEER_LOST = 10  # the user's program raised because another node had ended
 
-    @property
-    def is_planned(self) -> bool:
-        """Whether the driver has ended the node for a restart, for which all workers have saved."""
-        return self in (FailureKind.PREEMPTED, FailureKind.GROWN)
+
+def is_planned(cause: str) -> bool:
+    """Return whether a node was ended for a restart, for which all workers had saved: the cause is that of an error."""
+    return cause in (FailureKind.PREEMPTED.name.lower(), FailureKind.GROWN.name.lower())
 
 
 class NodeError(ClusterError):
@@ -320,8 +320,7 @@ class NodeError(ClusterError):
         self.exit_code = exit_code
 
     def __str__(self) -> str:
-        planned = [kind.name.lower() for kind in FailureKind if kind.is_planned]
-        happened = "was ended" if self.cause in planned else "failed"
+        happened = "was ended" if is_planned(self.cause) else "failed"
         lines = [f"{self.node} on {self.host} {happened}: {self.reason}"]
         if self.advice:
             lines.append(f"What to do: {self.advice}")

@@ -19,14 +19,22 @@ from tensorflowonspark.driver.attaching import AttachServer
 from tensorflowonspark.driver.attempt import ClusterAttempt
 from tensorflowonspark.driver.console import ConsoleReporter
 from tensorflowonspark.driver.dashboard.service import DashboardService, require_packages
-from tensorflowonspark.driver.decision import is_planned, may_be_preemption
+from tensorflowonspark.driver.decision import may_be_preemption
 from tensorflowonspark.driver.feed.job import FeedRequest
 from tensorflowonspark.driver.feed.session import FeedSession
 from tensorflowonspark.driver.hangs import find_vanished
 from tensorflowonspark.driver.metrics.metrics_store import MetricsStore
 from tensorflowonspark.driver.restart_budget import RestartBudget
 from tensorflowonspark.driver.spark.backend import Backend
-from tensorflowonspark.errors import ClusterError, FailureKind, FeedError, NodeError, SlotsError, StartError
+from tensorflowonspark.errors import (
+    ClusterError,
+    FailureKind,
+    FeedError,
+    NodeError,
+    SlotsError,
+    StartError,
+    is_planned,
+)
 from tensorflowonspark.terminal import CONSOLE
 
 _log = logging.getLogger(__name__)

@@ -142,11 +142,6 @@ def may_be_preemption(cause: str, policy: RestartPolicy) -> bool:
     return cause in _CAUSES_OF_EXECUTORS and cause in policy.causes and policy.most_preemptions > 0
 
 
-def is_planned(cause: str) -> bool:
-    """Return whether an attempt was ended for a restart, for which all workers had saved."""
-    return any(kind.is_planned for kind in FailureKind if kind.name.lower() == cause)
-
-
 def awaits_executors(policy: RestartPolicy) -> bool:
     """Return whether it matters that an exception may follow from the end of its executor: only that is restarted."""
     lost, raised = FailureKind.EXECUTOR_LOST.name.lower(), FailureKind.RAISED.name.lower()

@@ -20,7 +20,7 @@ def follow_slots(monitor: Monitor, more: Callable[[], int], grow_after: float, g
 
 
 def _follow(monitor: Monitor, more: Callable[[], int], grow_after: float, grow: Callable[[int], None]) -> None:
-    told, history = 0, [(time.monotonic(), 0)]  # when so many were free
+    sent, history = 0, [(time.monotonic(), 0)]  # when so many were free
     while not monitor.ended:
         time.sleep(min(_CHECK_SECONDS, grow_after))
         now = time.monotonic()
@@ -28,6 +28,6 @@ def _follow(monitor: Monitor, more: Callable[[], int], grow_after: float, grow: 
         while len(history) > 1 and history[1][0] <= now - grow_after:
             history.pop(0)
         found = min(number for _, number in history) if history[0][0] <= now - grow_after else 0
-        if found or told:
-            told = found
+        if found or sent:
+            sent = found
             monitor.inbox.put(partial(grow, found))

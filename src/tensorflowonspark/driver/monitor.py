@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from tensorflowonspark.config import CERTAIN_SECONDS, ClusterSpec
 from tensorflowonspark.driver.breakpoints import Breakpoints
 from tensorflowonspark.driver.console import ConsoleReporter
-from tensorflowonspark.driver.decision import awaits_executors, is_planned
+from tensorflowonspark.driver.decision import awaits_executors
 from tensorflowonspark.driver.failures import Failures
 from tensorflowonspark.driver.inbox import Inbox
 from tensorflowonspark.driver.loss_reasons import LossReasons, WhyLost
@@ -23,7 +23,7 @@ from tensorflowonspark.driver.members import Membership
 from tensorflowonspark.driver.metrics.metrics_store import MetricsStore
 from tensorflowonspark.driver.nodes import Node, NodeState, Roster
 from tensorflowonspark.driver.stack_collection import StackCollection
-from tensorflowonspark.errors import ClusterError, NodeError
+from tensorflowonspark.errors import ClusterError, NodeError, is_planned
 from tensorflowonspark.messages import Failed, Stop
 from tensorflowonspark.restart_policy import RestartPolicy
 from tensorflowonspark.terminal import CONSOLE

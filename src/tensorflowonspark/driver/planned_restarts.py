@@ -54,7 +54,7 @@ class PlannedRestarts:
         self._of_executors: dict[str, _Given] = {}
         self._number = 0  # of the last `Notice`
         self._since = 0  # and of the first one since when some host goes
-        self._told: tuple[str, ...] = ()  # the nodes that go, as it says
+        self._sent: tuple[str, ...] = ()  # the nodes that go, as the last `Notice` has them
         self._more = 0  # the workers for which there are slots
         self._grows_since = 0  # the number of the notice that was sent for them; 0: none
         self._agreement = SaveAgreement(
@@ -81,7 +81,7 @@ class PlannedRestarts:
     def follow_spark(self, ask: Callable[[Collection[str]], Mapping[str, str]]) -> None:
         """Ask Spark regularly, in a thread, which executors it decommissions; returns at once.
 
-        `ask` takes executors and returns those, each with what the notice says.
+        `ask` takes executors and returns those, each with the reason.
         """
         Thread(target=self._follow, args=(ask,), daemon=True, name="notices").start()
 
@@ -96,27 +96,27 @@ class PlannedRestarts:
         new = {executor: _Given(reason) for executor, reason in found.items() if executor not in self._of_executors}
         if new:
             self._of_executors |= new
-            self._tell()
+            self._report()
 
     def receive(self, node: Node, message: HostNotice) -> None:
-        """Note what a node's host says."""
+        """Note a notice that a node's supervisor has found on its host."""
         host, had = node.host or "", self._of_hosts.get(node.host or "")
         if not message.reason and had is not None:
             del self._of_hosts[host]
         elif message.reason and (had is None or had.reason != message.reason):
             until = None if message.seconds is None else time.monotonic() + message.seconds
             self._of_hosts[host] = _Given(message.reason, until)
-        else:  # another node of the host has said it
+        else:  # another node of the host has reported it
             return
-        self._tell()
+        self._report()
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         """Inform all nodes of who goes, and have the workers save."""
-        notice, told = self._send(), self._told
-        if notice.nodes == told:  # the text has changed, as one that counts down
+        notice, before = self._send(), self._sent
+        if notice.nodes == before:  # the text has changed, as one that counts down
             return
-        self._told = notice.nodes
-        if not told:
+        self._sent = notice.nodes
+        if not before:
             self._since = self._number
         text = "no host goes any more: the notice was withdrawn"
         if notice.nodes:

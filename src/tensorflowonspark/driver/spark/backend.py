@@ -41,6 +41,7 @@ from tensorflowonspark.task.launch import LaunchPlan
 from tensorflowonspark.transport import ChannelHandler, Credentials, Server, spark_wants_tls
 
 if TYPE_CHECKING:
+    from pyspark import SparkContext
     from pyspark.sql import DataFrame, SparkSession
 
 _log = logging.getLogger(__name__)
@@ -107,7 +108,7 @@ class Backend:
         return False
 
     def find_decommissioned(self, executors: Collection[str]) -> dict[str, str]:  # noqa: ARG002
-        """Return which executors are decommissioned, each with what is said of it."""
+        """Return which executors are decommissioned, each with the reason."""
         return {}
 
     def leave_host(self, executor: str) -> None:
@@ -246,12 +247,19 @@ class SparkBackend(Backend):
 
         `executor` is empty for the driver.
         """
+        self._avoid(give_up_host, executor)
+
+    def leave_host(self, executor: str) -> None:
+        """Have Spark run nothing more on the host of an executor, which goes; `executor` is empty for the driver."""
+        self._avoid(leave_host, executor)
+
+    def _avoid(self, ask: "Callable[[SparkContext, str], None]", executor: str) -> None:
         if not executor:
             return
         try:
-            give_up_host(self._spark.sparkContext, executor)
+            ask(self._spark.sparkContext, executor)
         except Exception as error:  # the application has ended, or Spark has forgotten the executor
-            _log.warning("the host of executor %s is not given up: %s", executor, first_cause(error))
+            _log.warning("the host of executor %s may be used again: %s", executor, first_cause(error))
 
     @property
     def decommissions(self) -> bool:
@@ -270,18 +278,6 @@ class SparkBackend(Backend):
         except Exception as error:  # the application has ended
             _log.info("which executors are decommissioned is unknown: %s", first_cause(error))
             return {}
-
-    def leave_host(self, executor: str) -> None:
-        """Have Spark run nothing more on the host of an executor, which goes.
-
-        `executor` is empty for the driver.
-        """
-        if not executor:
-            return
-        try:
-            leave_host(self._spark.sparkContext, executor)
-        except Exception as error:  # the application has ended, or Spark has forgotten the executor
-            _log.warning("the host of executor %s may be used again: %s", executor, first_cause(error))
 
     def free_slots(self) -> int:
         """Return how many slots have no task at present; 0 if that is unknown."""
