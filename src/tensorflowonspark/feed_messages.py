@@ -83,6 +83,23 @@ def parse_bytes(name: str, size: int | str) -> int:
     return int(match[1]) << {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}[match[2]]
 
 
+def is_global(order: str) -> bool:
+    """Return whether a step has the same rows on any number of workers, for the argument `order` of a feed.
+
+    Examples
+    --------
+    >>> is_global("worker")
+    False
+    >>> is_global("globl")
+    Traceback (most recent call last):
+        ...
+    tensorflowonspark.errors.SpecError: order='globl': expected 'worker' or 'global'
+    """
+    if order not in ("worker", "global"):
+        raise SpecError(f"order={order!r}: expected 'worker' or 'global'")
+    return order == "global"
+
+
 # ---- contents of parts
 
 
@@ -379,6 +396,7 @@ class SplitManifest:
     moves: tuple[Move, ...] = ()  # from or to this node
     fingerprint: int = 0  # of all rows and their partitions, wherever they are; 0: unknown
     layout: Layout | None = None  # of the fed nodes, in the order of `rows`; None: unknown
+    is_global: bool = False  # an epoch's steps have the same rows on any number of nodes (`order="global"`)
 
 
 @dataclass(frozen=True)

@@ -52,6 +52,7 @@ class FeedKeywords(TypedDict, total=False):
     start: Start
     rebalance: bool
     global_shuffle: bool
+    order: Literal['worker', 'global']
     independent_workers: bool
     feed_timeout: float
 

@@ -354,6 +354,11 @@ class Cluster(ClusterView):
             )
         if request.starts_early:
             self._require_joint_restarts(how)
+        if request.is_global and (self._config.spec.num_ps or self._config.restarts_nodes):
+            raise SpecError(
+                "order='global' is for workers that train in step: leave it out with parameter servers, and with "
+                "restarts=RestartPolicy(scope='node')"
+            )
         if request.starts_early and request.validation_column:
             raise FeedError(f"with {how} the rows to validate on must be a DataFrame of their own, which is fed before")
         if settings.global_shuffle:

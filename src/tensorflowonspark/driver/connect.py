@@ -61,7 +61,7 @@ def run_remotely(spark: "SparkSession", config: ClusterConfig, feed: FeedRequest
     else:
         assert feed.data is not None
         assert not isinstance(feed.data, BatchRDD)  # `Cluster.train` alone takes one
-        one = size == 1
+        one = size == 1 and not feed.is_global
         frame = repartitioned(feed.data, size) if one else round_robin(feed.data, size, feed.validation_column)
         feed = replace(feed, data=None)
     remote = _RemoteRun(config, spark_wants_tls(spark), hadoop_settings(spark), feed)

@@ -149,7 +149,7 @@ def _check_remote(config: ClusterConfig, data: Data | None) -> None:
 def _run_fed(cluster: Cluster, data: Data) -> Results:
     """Run a cluster that a job feeds, with several partitions for each worker: no rows move between workers."""
     frame, workers = data.data, len(cluster.spec.fed)
-    even = data.rebalance and not data.global_shuffle
+    even = data.rebalance and not (data.global_shuffle or data.order == "global")
     request = cluster._request(repartitioned(frame, _PARTITIONS_PER_WORKER * workers) if even else frame, data)
     with cluster:
         cluster._feed(request)

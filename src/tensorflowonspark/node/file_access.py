@@ -1,9 +1,11 @@
 """The methods of a node's context that read files and tables, each worker its share."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from tensorflowonspark.declarations import shows
+from tensorflowonspark.errors import SpecError
+from tensorflowonspark.feed_messages import is_global
 from tensorflowonspark.node.driver_link import Link
 from tensorflowonspark.node.feed.delta_source import DeltaSource
 from tensorflowonspark.node.feed.feed import Feed
@@ -54,6 +56,7 @@ class FileAccess:
         columns: Sequence[str] | None = None,
         cache: str | None = "disk",
         cache_limit: int | str | None = None,
+        order: Literal["worker", "global"] = "worker",
         **options: "Unpack[ReadKeywords]",
     ) -> Feed:
         """Read TFRecord files without Spark, each worker its share; return them as a feed over all workers.
@@ -76,6 +79,8 @@ class FileAccess:
         cache_limit : int or str, optional
             Bytes that a worker keeps at most, as in ``"2g"``; more is an error. By default there is no limit. Without a
             cache, the size of the rows that are in memory at a time, by default ``"512m"``.
+        order : {"worker", "global"}
+            Of rows that are kept: as for `Cluster.train`.
         **options
             As for ``spark.read.format("tfrecord")``.
 
@@ -111,7 +116,7 @@ class FileAccess:
         """
         named = [paths] if isinstance(paths, str) else list(paths)
         listed = TFRecordSource(named, schema, dict(options), columns=columns, cache_limit=cache_limit).find()
-        return self._open(f"ctx.read_tfrecord({paths!r})", listed, cache)
+        return self._open(f"ctx.read_tfrecord({paths!r})", listed, cache, order)
 
     def read_parquet(
         self,
@@ -120,6 +125,7 @@ class FileAccess:
         columns: Sequence[str] | None = None,
         cache: str | None = "disk",
         cache_limit: int | str | None = None,
+        order: Literal["worker", "global"] = "worker",
         filter: "pc.Expression | None" = None,  # noqa: A002 - named at the call, as in Arrow
     ) -> Feed:
         """Read Parquet files without Spark, each worker its row groups; return them as a feed over all workers.
@@ -137,6 +143,8 @@ class FileAccess:
         cache_limit : int or str, optional
             Bytes that a worker keeps at most, as in ``"2g"``; more is an error. By default there is no limit. Without a
             cache, the size of the rows that are in memory at a time, by default ``"512m"``.
+        order : {"worker", "global"}
+            As for `read_tfrecord`.
         filter : pc.Expression, optional
             The rows to read, as in ``pc.field("day") > 3``, by columns that need not be among `columns`. Row groups
             that their statistics exclude are not read. Without a cache the workers read the filter's columns once
@@ -168,7 +176,7 @@ class FileAccess:
         """
         named = [paths] if isinstance(paths, str) else list(paths)
         source = ParquetSource(named, columns=columns, filter=filter, cache_limit=cache_limit)
-        return self._read(repr(paths), source, cache)
+        return self._read(repr(paths), source, cache, order)
 
     def read_delta(
         self,
@@ -178,6 +186,7 @@ class FileAccess:
         columns: Sequence[str] | None = None,
         cache: str | None = "disk",
         cache_limit: int | str | None = None,
+        order: Literal["worker", "global"] = "worker",
         filter: "pc.Expression | None" = None,  # noqa: A002 - named at the call, as in Arrow
         storage_options: Mapping[str, str] | None = None,
     ) -> Feed:
@@ -192,7 +201,7 @@ class FileAccess:
             Its directory, on any file system.
         version : int, optional
             The version, by default the latest; name it if others write to the table meanwhile.
-        columns, cache, cache_limit, filter
+        columns, cache, cache_limit, order, filter
             As for `read_parquet`.
         storage_options : mapping of str to str, optional
             For the library that reads the table's log, as for ``deltalake.DeltaTable``; its files are read with the
@@ -218,7 +227,7 @@ class FileAccess:
         (['id'], 6)
         """
         source = DeltaSource(table, version, storage_options, columns=columns, filter=filter, cache_limit=cache_limit)
-        return self._read(repr(table), source, cache)
+        return self._read(repr(table), source, cache, order)
 
     def read_iceberg(
         self,
@@ -228,6 +237,7 @@ class FileAccess:
         columns: Sequence[str] | None = None,
         cache: str | None = "disk",
         cache_limit: int | str | None = None,
+        order: Literal["worker", "global"] = "worker",
         filter: "pc.Expression | None" = None,  # noqa: A002 - named at the call, as in Arrow
         catalog: str | Mapping[str, str] | None = None,
     ) -> Feed:
@@ -245,7 +255,7 @@ class FileAccess:
         snapshot : int or str, optional
             The snapshot's number, or the name of a tag or a branch; by default the current one. Give a number if others
             write to the table meanwhile.
-        columns, cache, cache_limit, filter
+        columns, cache, cache_limit, order, filter
             As for `read_parquet`.
         catalog : str or mapping of str to str, optional
             A catalog's name in pyiceberg's configuration, or its properties, as in ``{"type": "rest", "uri": ...}``.
@@ -271,17 +281,19 @@ class FileAccess:
         (['id'], 6)
         """
         source = IcebergSource(table, snapshot, catalog, columns=columns, filter=filter, cache_limit=cache_limit)
-        return self._read(repr(table), source, cache)
+        return self._read(repr(table), source, cache, order)
 
-    def _read(self, name: str, wanted: ParquetBased, cache: str | None) -> Feed:
+    def _read(self, name: str, wanted: ParquetBased, cache: str | None, order: str) -> Feed:
         # Whether they agree on the version of a table shows after this.
         footers = self._file_reader.read_footers(f"ctx.read_{wanted.kind}({name}{wanted.shown()})")
         listed = wanted.find(footers)
-        return self._open(f"ctx.read_{wanted.kind}({name}{listed.source.shown()})", listed, cache)
+        return self._open(f"ctx.read_{wanted.kind}({name}{listed.source.shown()})", listed, cache, order)
 
-    def _open(self, call: str, listed: Listed, cache: str | None) -> Feed:
+    def _open(self, call: str, listed: Listed, cache: str | None, order: str) -> Feed:
+        if is_global(order) and cache is None:
+            raise SpecError("order='global' is for rows that are kept, and with cache=None files are read anew")
         spec, role = self._setup.spec, self._setup.role
         if cache is None and role == spec.chief_role and role not in spec.fed:
             complete = self._file_reader.describe(call, listed)
             return CoordinatedFeed(complete, self._link.passes, source=listed.source)
-        return self._file_reader.read(call, listed, cache)
+        return self._file_reader.read(call, listed, cache, in_order_of_all=is_global(order))

@@ -2,6 +2,7 @@
 
 import logging
 import os
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import NamedTuple
 
@@ -153,14 +154,21 @@ class Cluster(NamedTuple):
     workers: int
     batch_size: int
     steps: int  # until it fails
+    is_global: bool = False  # whether each step has the same rows on any number of workers
+
+
+def passes_of(shares, batch_size, seed, is_global):
+    for each in shares:
+        each.manifest = replace(each.manifest, is_global=is_global)
+    return [each.passes(SELECTION, batch_size, seed) for each in shares]
 
 
 def play(way, sizes, clusters, seed, epoch, rebalance):
     """Have clusters take an epoch one after another; return the ids that each took, and the steps of each."""
     found, taken = [], None
-    for number, (workers, batch_size, steps) in enumerate(clusters):
+    for number, (workers, batch_size, steps, is_global) in enumerate(clusters):
         shares = WAYS[way](sizes, workers, rebalance)
-        passes = [each.passes(SELECTION, batch_size, seed) for each in shares]
+        passes = passes_of(shares, batch_size, seed, is_global)
         if taken is None:
             begin = {each.cursor.resume_at(epoch, 0) or (epoch, 0) for each in passes}
         else:
@@ -186,17 +194,20 @@ def play(way, sizes, clusters, seed, epoch, rebalance):
     return found
 
 
-clusters_of = st.lists(
-    st.builds(Cluster, st.integers(1, 4), st.integers(4, 30), st.integers(0, 12)), min_size=2, max_size=4
-)
+def clusters_of(is_global):
+    cluster = st.builds(Cluster, st.integers(1, 4), st.integers(4, 30), st.integers(0, 12), is_global)
+    return st.lists(cluster, min_size=2, max_size=4)
+
+
 sizes_of = st.lists(st.integers(0, 40), min_size=1, max_size=9).filter(any).map(lambda rows: Sizes(tuple(rows)))
 seeds = st.sampled_from([None, 0, 7])
 
 
 @pytest.mark.parametrize("way", WAYS)
 @settings(max_examples=_DRAWS, deadline=None)
-@given(sizes_of, clusters_of, seeds, st.integers(0, 2), st.booleans())
-def test_each_row_once_with_any_numbers_of_workers(way, sizes, clusters, seed, epoch, rebalance):
+@given(st.data(), sizes_of, seeds, st.integers(0, 2), st.booleans())
+def test_each_row_once_with_any_numbers_of_workers(way, data, sizes, seed, epoch, rebalance):
+    clusters = data.draw(clusters_of(st.just(False) if way == "files" else st.booleans()))
     found = play(way, sizes, clusters, seed, epoch, rebalance)
     assert sorted(each for span in found for step in span for each in step) == sizes.all_ids
     for span, cluster in zip(found, clusters, strict=True):
@@ -213,6 +224,32 @@ def test_as_many_workers_go_on_with_the_steps_of_an_unbroken_epoch(
     (unbroken,) = play(way, sizes, [once], seed, 1, rebalance)
     broken = play(way, sizes, [once, once, once], seed, 1, rebalance)
     assert sum(broken, []) == unbroken
+
+
+@pytest.mark.parametrize("way", ["job", "held"])
+@settings(max_examples=_DRAWS, deadline=None)
+@given(st.data(), sizes_of, st.integers(4, 30), seeds, st.integers(0, 2))
+def test_steps_of_a_global_order_have_the_same_rows_on_any_numbers_of_workers(
+    way, data, sizes, batch_size, seed, epoch
+):
+    def clusters(number):
+        return [Cluster(data.draw(st.integers(1, 4)), batch_size, data.draw(st.integers(0, 9)), True)] * number
+
+    def steps(found):
+        return [sorted(step) for span in found for step in span]
+
+    (unbroken,) = steps_of = play("job", sizes, [Cluster(1, batch_size, 0, True)], seed, epoch, False)
+    assert len(unbroken) == -(-sum(sizes.rows) // batch_size)
+    for number in 1, 3:
+        assert steps(play(way, sizes, clusters(number), seed, epoch, data.draw(st.booleans()))) == steps(steps_of)
+
+
+@pytest.mark.parametrize(("way", "workers"), [(way, workers) for way in ("job", "held") for workers in (2, 3, 8)])
+def test_in_a_global_order_workers_have_about_equally_many_rows_of_each_step(way, workers):
+    shares = WAYS[way](Sizes((2500,) * 24), workers, True)
+    counts = [[step.real for step in each.steps_ahead()] for each in passes_of(shares, 480, 7, True)]
+    assert np.sum(counts, axis=0).tolist() == [480] * 125
+    assert np.abs(np.array(counts) - 480 / workers).max() < 12  # of a shuffle of all rows it would be 30 and more
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -7,7 +7,7 @@ from tensorflowonspark.declarations import SECONDS
 from tensorflowonspark.driver.feed.job import FeedRequest, Start, check_frame
 from tensorflowonspark.driver.spark.batch_rdd import BatchRDD
 from tensorflowonspark.errors import FeedError, SpecError
-from tensorflowonspark.feed_messages import CacheConfig
+from tensorflowonspark.feed_messages import CacheConfig, is_global
 from tensorflowonspark.settings import SettingsGroup, check_seconds
 
 if TYPE_CHECKING:
@@ -51,6 +51,11 @@ class FeedSettings(SettingsGroup):
         to all workers (``repartition``): all rows are written to disk and sent over the network once. Workers that
         train apart (`tensorflowonspark.keras.LocalSGD`) need this if partitions differ, as when the rows are sorted by
         label.
+    order : {"worker", "global"}
+        Whose order an epoch has. With "worker" each worker shuffles its own rows: other numbers of workers have other
+        rows in a step. With "global" a step has the same rows on any number of workers, and so a training that goes on
+        with more or fewer of them ends with the same weights, if the data has the same partitions; a worker has some
+        more rows in one step than in another (:ref:`figures <../benchmarks/order>`).
     independent_workers : bool
         Whether each worker reads its rows at its own pace (`Feed.partitions`), and may return early; the others then
         get the remaining rows. Needs ``cache=None``.
@@ -70,6 +75,7 @@ class FeedSettings(SettingsGroup):
     start: Start = "all_rows"
     rebalance: bool = True
     global_shuffle: bool = False
+    order: Literal["worker", "global"] = "worker"
     independent_workers: bool = False
     feed_timeout: Annotated[float, SECONDS, check_seconds] = 600.0
 
@@ -129,7 +135,13 @@ def feed_request(data: "DataFrame | BatchRDD", settings: FeedSettings) -> FeedRe
         rebalance=settings.rebalance and not early,
         timeout=settings.feed_timeout,
         independent_workers=settings.independent_workers,
+        is_global=is_global(settings.order),
     )
+    if request.is_global and (request.starts_early or settings.global_shuffle):
+        raise FeedError(
+            "order='global' is for rows that are kept, that have all arrived before the first step, and whose "
+            "partitions do not depend on the workers: leave out cache=None, start='first_rows' and global_shuffle"
+        )
     if settings.independent_workers and request.keeps_rows:
         raise FeedError("independent workers read rows as they come: feed them with cache=None")
     if isinstance(data, BatchRDD):

@@ -25,6 +25,7 @@ class FeedRequest:
     start: Start = "all_rows"
     rebalance: bool = True
     timeout: float = 600.0  # seconds
+    is_global: bool = False  # an epoch's steps have the same rows on any number of workers
     independent_workers: bool = False  # they take no steps together
     round_robin: bool = False  # the tasks' rows are those of all partitions in turn (`driver/spark/repartition.py`)
     # What was fed before a restart: the rows and the checksum of each partition, by split and `round_robin`.

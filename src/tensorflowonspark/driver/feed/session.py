@@ -95,7 +95,7 @@ class FeedSession:
         request = self.request
         in_parts = self._held and request.starts_early
         column = request.validation_column
-        round_robin = request.round_robin and len(self.fed) > 1
+        round_robin = request.round_robin and (len(self.fed) > 1 or request.is_global)
         return FeedSpec(self.number, Split.TRAIN, request.cache, column, batch, in_parts, round_robin)
 
     def feed_batch(self, data: "DataFrame", batch: int) -> None:
@@ -214,7 +214,8 @@ class FeedSession:
         own = [part for part in parts if part.split is split]
         lost = any(node.lost for node in self._roster.nodes)  # and some partitions with them
         fingerprint = self._contents.take(split, own, lost=lost)
-        return build_manifests(own, node_endpoints(fed), self.request.cache, rebalance, readers, fingerprint)
+        endpoints, cache = node_endpoints(fed), self.request.cache
+        return build_manifests(own, endpoints, cache, rebalance, readers, fingerprint, self.request.is_global)
 
     # ---- messages of the nodes (under the monitor's lock)
 

@@ -7,10 +7,12 @@ import numpy as np
 
 from tensorflowonspark.errors import FeedError
 from tensorflowonspark.feed_messages import Shares
+from tensorflowonspark.node.feed.global_order import GlobalOrder
 from tensorflowonspark.node.feed.one_pass import EpochPass
 from tensorflowonspark.node.feed.plan import EpochPlan, Step
 from tensorflowonspark.node.feed.rows import Rows
 from tensorflowonspark.node.feed.selection import Selection
+from tensorflowonspark.node.feed.shard import Shard
 from tensorflowonspark.node.feed.share_rows import ShareRows
 from tensorflowonspark.node.feed.taken import EpochRest, StepSpan, TakenRows, find_left, order_seed
 
@@ -19,10 +21,19 @@ class EpochCursor:
     """A place in the epochs over one worker's rows: an epoch, and a step of it.
 
     A pass moves it to the next epoch when it has handed out its last step, and a checkpoint that is restored anywhere.
+    With an `order_of_all` the steps have the same rows on any number of workers.
     """
 
     def __init__(
-        self, share: ShareRows, selection: Selection, shares: Shares, seed: int | None, first_step: int, *, alone: bool
+        self,
+        share: ShareRows,
+        selection: Selection,
+        shares: Shares,
+        seed: int | None,
+        first_step: int,
+        *,
+        order_of_all: GlobalOrder | None = None,
+        alone: bool,
     ) -> None:
         self.epoch = 0  # of the current pass, or of the next one if none has begun
         self.next = 0, 0  # epoch and step of the next pass; an abandoned one does not count
@@ -33,6 +44,7 @@ class EpochCursor:
         self._shares = shares
         self._seed = seed
         self._first_step = first_step  # that the program gave, until all rows are there
+        self._order_of_all = order_of_all
         self._alone = alone
         self._rest: EpochRest | None = None  # of the epoch that other workers began
         self._origin = 0, 0  # a step of the program, and the step of all passes that it is
@@ -45,7 +57,8 @@ class EpochCursor:
     def all_rows(self) -> tuple[Rows, EpochPlan]:
         """Wait until all rows are there; return them and the plan of an epoch."""
         if self._rows is None or self.plan is None:
-            self._rows, self.plan = self._share.all_rows(self._selection, self._shares, alone=self._alone)
+            steps = None if self._order_of_all is None else self._order_of_all.steps()
+            self._rows, self.plan = self._share.all_rows(self._selection, self._shares, steps, alone=self._alone)
             if self._first_step:
                 self._resume_at_step(self._first_step, self.plan)
         return self._rows, self.plan
@@ -90,15 +103,18 @@ class EpochCursor:
 
     def takes_steps_as(self, span: StepSpan) -> bool:
         """Return whether the steps of a span have as many rows, in an order of the same seed."""
-        return (self._shares.batch_size, self._seed) == (span.batch_size, span.seed)
+        wanted = self._shares.batch_size, self._seed, self._order_of_all is not None
+        return wanted == (span.batch_size, span.seed, span.is_global)
 
     def _rest_after(self, epoch: int, spans: tuple[StepSpan, ...], plan: EpochPlan) -> EpochRest | None:
         if not spans:
             return EpochRest(epoch)
-        layout = self._share.layout
+        layout = self._share.layout if self._order_of_all is None else self._order_of_all.layout
         left = None if layout is None else find_left(epoch, spans, layout)
         if left is None:
             return None
+        if self._order_of_all is not None:
+            return EpochRest(epoch, spans, plan.steps - self._order_of_all.steps(left[0]), left=left[0])
         rows = [int(np.count_nonzero(each)) for each in left]
         shares = self._share.all_shares(self._shares.batch_size)
         steps = max(each.steps(count) for each, count in zip(shares, rows, strict=True))
@@ -106,13 +122,17 @@ class EpochCursor:
 
     def _span(self, rest: EpochRest, steps: int, plan: EpochPlan) -> StepSpan | None:
         """Return the first steps of what is left of an epoch; None if nobody knows where the rows are."""
+        batch_size = self._shares.batch_size
+        if self._order_of_all is not None:
+            whole = (min(self._order_of_all.rows(rest.left), steps * batch_size),)
+            return StepSpan(self._order_of_all.layout, whole, steps, batch_size, self._seed, 0, is_global=True)
         layout, rows = self._share.layout, self._share.counts if rest.rows is None else rest.rows
         if layout is None or rows is None or self._rows is None:
             return None
-        shares = self._share.all_shares(self._shares.batch_size)
+        shares = self._share.all_shares(batch_size)
         taken = tuple(min(count, each.before(steps)) for each, count in zip(shares, rows, strict=True))
         window_rows = self._rows.window_rows(plan.shares.cycle)
-        return StepSpan(layout, taken, steps, self._shares.batch_size, self._seed, window_rows)
+        return StepSpan(layout, taken, steps, batch_size, self._seed, window_rows)
 
     def taken(self, step: int, batch: int) -> TakenRows | None:
         """Return the rows that the current epoch's steps have taken; None if these are unknown.
@@ -144,6 +164,9 @@ class EpochCursor:
             rest = EpochRest(epoch)
         if rest.rows is not None:
             plan = replace(plan, rows=rest.rows[self._share.index], steps=plan.steps - rest.first_step)
+        if self._order_of_all is not None:
+            order, counts = self._order_of_all.epoch(epoch, rest.left)
+            plan = replace(plan, rows=len(order), steps=len(counts), counts=counts)
         return rest, plan, step - rest.first_step
 
     def steps_ahead(self) -> Iterator[Step] | None:
@@ -161,8 +184,13 @@ class EpochCursor:
         if step < self._rest_of(self.epoch).first_step:
             self._rest = rest  # that of a pass that was abandoned is over
         self.next = self.epoch, 0
+        if self._order_of_all is not None:
+            assert isinstance(rows, Shard)
+            rows = rows.in_order(self._order_of_all.epoch(self.epoch, rest.left).order)
+        elif rest.left is not None:
+            rows = rows.only(rest.left)
         return EpochPass(
-            rows=rows if rest.left is None else rows.only(rest.left),
+            rows=rows,
             selection=self._selection,
             plan=plan,
             seed=order_seed(self._seed, self.epoch, self._share.index),
@@ -170,5 +198,5 @@ class EpochCursor:
             epoch=self.epoch,
             step=step,
             steps=whole.steps,
-            rows_before=whole.rows - plan.rows + min(plan.rows, plan.shares.before(first)),
+            rows_before=whole.rows - plan.rows + plan.before(first),
         )

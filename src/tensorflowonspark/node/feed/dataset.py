@@ -26,11 +26,10 @@ _PREFETCH_BATCHES = 2
 
 def make_dataset(passes: Passes, measure: Measure | None = None) -> tf.data.Dataset:
     """Return batches as a ``tf.data.Dataset``."""
-    selection, shares, batch_rows = passes.selection, passes.shares, passes.batch_rows
+    selection, batch_rows = passes.selection, passes.batch_rows
     # A call into Python costs as much as the rows of a batch. So rows come in blocks of several batches, which tf.data
     # divides without a copy; it can't divide ragged ones, nor into batches that differ in size.
-    in_blocks = not shares.batch_size % shares.workers
-    in_blocks = in_blocks and not any(kind.ragged for kind in selection.kinds.values())
+    in_blocks = passes.equal_batches and not any(kind.ragged for kind in selection.kinds.values())
     source = partial(passes.blocks, aligned_empty) if in_blocks else passes
 
     def arrays() -> Iterator[tuple[Array, ...]]:
@@ -38,14 +37,14 @@ def make_dataset(passes: Passes, measure: Measure | None = None) -> tf.data.Data
         batches = (tuple(flat_arrays(selection, each)) for each in source(real_only=real_only))
         if measure is None or real_only:
             return batches
-        return measure(batches, lambda each: -(-len(each[-1]) // batch_rows))
+        return measure(batches, lambda each: -(-len(each[-1]) // batch_rows) if in_blocks else 1)
 
     dataset = _from_generator(arrays, selection)
     if in_blocks:
         dataset = dataset.rebatch(batch_rows)
     if passes.steps is not None and passes.plan is not None:
-        if passes.plan.own_steps < passes.steps:  # it makes the start of each pass longer
-            dataset = dataset.concatenate(_empty_batches(passes.steps - passes.plan.own_steps, passes))
+        if passes.plan.batches_alone < passes.steps:  # it makes the start of each pass longer
+            dataset = dataset.concatenate(_empty_batches(passes.steps - passes.plan.batches_alone, passes))
         dataset = dataset.apply(tf.data.experimental.assert_cardinality(passes.steps))
     return passes.observer.of_feed(dataset.prefetch(_PREFETCH_BATCHES), passes)
 

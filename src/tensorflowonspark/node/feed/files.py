@@ -69,10 +69,12 @@ class FileReader:
         call: str,
         listed: Listed,
         cache: str | None,
+        *,
+        in_order_of_all: bool = False,
     ) -> Feed:
         """Read this worker's share; return all workers' rows as a feed. An evaluator reads all rows, for itself.
 
-        `call` is what the program calls, for errors.
+        `call` is what the program calls, for errors. `in_order_of_all` is for rows that are kept.
         """
         config, splits = CacheConfig.parse(cache, listed.source.cache_limit), listed.splits
         if not splits:
@@ -107,7 +109,7 @@ class FileReader:
         complete = self._agree(feed, call, splits, parts)
         if not any(complete.train.rows.values()):
             raise SpecError(f"{call}: there are no rows")
-        return self.feeds.open(complete)
+        return self.feeds.open(replace(complete, train=replace(complete.train, is_global=in_order_of_all)))
 
     def read_footers(self, call: str) -> ReadFooters:
         """Return what reads the footers of files: each worker its part, or another node all of them."""

@@ -54,7 +54,7 @@ class EpochPass(Pass):
     def blocks(self, queue: RowQueue) -> Generator[Block, None, None]:
         """Yield the steps from the first one on."""
         shares = self.plan.shares
-        first_row = shares.before(self.first)
+        first_row = self.plan.before(self.first)
         most = _steps_per_block(self.rows.bytes_per_row(self.selection.kinds), shares)
         with closing(self.rows.segments(self.selection, self.seed, shares.cycle, first_row)) as segments:
 

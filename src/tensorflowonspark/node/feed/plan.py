@@ -6,12 +6,13 @@ row is seen exactly once per epoch with its own weight.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from numbers import Integral
 from typing import NamedTuple
 
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.feed_messages import Shares
+from tensorflowonspark.node.feed.order import Numbers
 
 _SHOWN = 5  # workers that a message lists
 
@@ -25,25 +26,41 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True)
 class EpochPlan:
-    """One worker's epoch: `steps` batches with these shares, of which the first `rows` rows are real."""
+    """One worker's epoch: `steps` batches with these shares, of which the first `rows` rows are real.
+
+    If the steps have the same rows on any number of workers, `counts` are those of each step that this one has.
+    """
 
     rows: int
     shares: Shares
     steps: int
     full: bool = False  # whether the last batch is padded too
+    counts: Numbers | None = field(default=None, compare=False)
 
     @property
     def batch_rows(self) -> int:
-        """The rows of the largest batch."""
+        """The rows of the largest batch, if the shares say it."""
         return self.shares.most
 
     @property
-    def own_steps(self) -> int:
-        """The number of largest batches that the real rows make."""
-        return -(-self.rows // self.batch_rows)
+    def rows_alone(self) -> int:
+        """The rows of a batch of this worker's real rows alone, of which there are no more than steps."""
+        return max(self.batch_rows, -(-self.rows // max(1, self.steps)))
+
+    @property
+    def batches_alone(self) -> int:
+        """The number of such batches."""
+        return -(-self.rows // self.rows_alone)
+
+    def before(self, step: int) -> int:
+        """Return the real rows of all steps before one."""
+        return min(self.rows, self.shares.before(step)) if self.counts is None else int(self.counts[:step].sum())
 
     def steps_from(self, first: int) -> Iterator[Step]:
         """Yield the steps from one on; an epoch's last batch may be short (but never empty), or not."""
+        if self.counts is not None:
+            yield from (Step(real, max(1, real)) for real in self.counts[first:].tolist())
+            return
         for step in range(first, self.steps):
             size = self.shares.rows(step)
             real = max(0, min(size, self.rows - self.shares.before(step)))

@@ -37,8 +37,14 @@ class Shard:
     (5, array([4, 0, 3]))
     """
 
-    def __init__(self, parts: Iterable[Sequence[pa.RecordBatch]], left: npt.NDArray[np.bool_] | None = None) -> None:
+    def __init__(
+        self,
+        parts: Iterable[Sequence[pa.RecordBatch]],
+        left: npt.NDArray[np.bool_] | None = None,
+        order: Order | None = None,
+    ) -> None:
         self._left = left  # which rows a pass has
+        self._order = order  # of a pass, in place of one by its seed
         self.batches = [batch for part in parts for batch in part if batch.num_rows]
         self._starts = np.cumsum([0, *(batch.num_rows for batch in self.batches)])
 
@@ -71,6 +77,10 @@ class Shard:
         """Return those rows that are left to take in an epoch."""
         return Shard([self.batches], left)
 
+    def in_order(self, order: Order) -> "Shard":
+        """Return those of these numbers, which each pass takes in this order."""
+        return Shard([self.batches], order=order)
+
     def segments(
         self,
         selection: "Selection",
@@ -79,7 +89,8 @@ class Shard:
         first_row: int,  # noqa: ARG002
     ) -> Generator["Segment", None, None]:
         """Yield the rows of one epoch as one segment, in their own order or fully shuffled (`Epochs`)."""
-        yield Segment(0, self.reader(selection.kinds), row_order(self.rows, seed, left=self._left))
+        order = row_order(self.rows, seed, left=self._left) if self._order is None else self._order
+        yield Segment(0, self.reader(selection.kinds), order)
 
 
 @dataclass(frozen=True)

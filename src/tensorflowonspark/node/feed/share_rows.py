@@ -110,8 +110,10 @@ class ShareRows:
         workers = range(len(counts))
         return [plan_epoch(counts, batch_size, each, in_order=in_order, equal=equal).shares for each in workers]
 
-    def all_rows(self, selection: Selection, shares: Shares, *, alone: bool) -> tuple[Rows, EpochPlan]:
-        """Wait until all rows are there; return them, and the plan of an epoch over them.
+    def all_rows(
+        self, selection: Selection, shares: Shares, steps: int | None = None, *, alone: bool
+    ) -> tuple[Rows, EpochPlan]:
+        """Wait until all rows are there; return them, and the plan of an epoch over them, of so many steps if given.
 
         A `FeedError` says that there are none, or that some are not of the kinds of the first ones.
         """
@@ -123,6 +125,8 @@ class ShareRows:
             selection.check(manifest)
         if alone:
             return rows, plan_epoch([rows.rows], shares.batch_size, 0)
+        if steps is not None:
+            return rows, EpochPlan(rows.rows, shares, steps)
         counts = self._counts_of(manifest)
         plan = self.plan(counts, shares.batch_size)
         if self.is_training and self.index == 0 and (text := uneven_rows(counts, shares.batch_size, plan.steps)):

@@ -14,14 +14,12 @@ from itertools import chain
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from tensorflowonspark.columns import PLACE_BITS, mixed_order
 from tensorflowonspark.feed_messages import Layout, PartitionSlice
+from tensorflowonspark.node.feed.global_order import Mask, global_order
 from tensorflowonspark.node.feed.order import Numbers, row_order
 from tensorflowonspark.node.feed.windows import plan_turns, window_pieces
-
-Mask = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -34,6 +32,7 @@ class StepSpan:
     batch_size: int  # rows of a step, over all workers
     seed: int | None  # of the orders; None: the rows kept their own
     window_rows: int  # of a window of files that were read anew; 0: all rows of a worker were shuffled together
+    is_global: bool = False  # the steps were those of `global_order`, and the layout has one worker with all rows
 
 
 @dataclass(frozen=True)
@@ -106,21 +105,24 @@ def _windows(rows: Sequence[int], seed: Sequence[int] | None, window_rows: int) 
 
 def find_left(epoch: int, spans: Sequence[StepSpan], layout: Layout) -> list[Mask] | None:
     """Return which rows of each worker no span of an epoch has taken; None if the spans had other rows."""
-    sizes = _sizes(layout)
+    sizes = partition_sizes(layout)
     left = np.ones(sum(sizes.values()), np.bool_)
     for span in spans:
-        rows = _row_numbers(span.layout, sizes)
+        rows = row_numbers(span.layout, sizes)
         if rows is None:
             return None
         for worker, (own, slices, taken) in enumerate(zip(rows, span.layout.slices, span.taken, strict=True)):
             together = [len(own)] if span.layout.moves else [each.rows for each in slices]
-            order = own[epoch_order(together, order_seed(span.seed, epoch, worker), span.window_rows)]
+            if span.is_global:
+                order = own[global_order(together, span.seed, epoch)]
+            else:
+                order = own[epoch_order(together, order_seed(span.seed, epoch, worker), span.window_rows)]
             left[order[left[order]][:taken]] = False
-    now = _row_numbers(layout, sizes)
+    now = row_numbers(layout, sizes)
     return None if now is None else [left[own] for own in now]
 
 
-def _sizes(layout: Layout) -> dict[int, int]:
+def partition_sizes(layout: Layout) -> dict[int, int]:
     """Return the number of rows of each partition."""
     sizes: Counter[int] = Counter()
     for each in chain.from_iterable(layout.slices):
@@ -128,12 +130,12 @@ def _sizes(layout: Layout) -> dict[int, int]:
     return dict(sorted(sizes.items()))
 
 
-def _row_numbers(layout: Layout, sizes: dict[int, int]) -> list[Numbers] | None:
+def row_numbers(layout: Layout, sizes: dict[int, int]) -> list[Numbers] | None:
     """Return the rows of each worker, numbered over all partitions; None if these have other sizes.
 
     A row that is missing, or on two workers, is the same: no number of such a layout says which row it is.
     """
-    if _sizes(layout) != sizes:
+    if partition_sizes(layout) != sizes:
         return None
     partitions, starts = np.array(list(sizes), np.int64), np.cumsum([0, *sizes.values()])
     numbers = []
