@@ -15,6 +15,7 @@ from typing import Any
 
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.keras.hooks import wrap
+from tensorflowonspark.keras.jax.jax_processes import equal_batches
 from tensorflowonspark.keras.private_names import refuse_replicas
 from tensorflowonspark.keras.repairs import STRATEGY_CLASSES
 
@@ -68,6 +69,7 @@ def prepare_strategies(tensorflow: ModuleType) -> None:
 
     - The error of one that is made too late says what to do.
     - A program can make several, one after another.
+    - One beside JAX, whose workers have taken its addresses, is refused: it would wait for ever.
     - One that would train wrongly, since a name is missing that a repair needs, is refused.
     - What the program does on SIGTERM stays. TensorFlow starts a service with the strategy, which replaces the
       program's handler by one of its own, and takes the signal as the notice of a preemption. A driver asks programs to
@@ -76,6 +78,11 @@ def prepare_strategies(tensorflow: ModuleType) -> None:
     """
 
     def make(wrapped: Any, strategy: Any, /, *args: Any, **kwargs: Any) -> None:
+        if equal_batches():
+            raise SpecError(
+                "MultiWorkerMirroredStrategy() is TensorFlow's, and Keras is on JAX here, whose workers train in step "
+                "without one: leave out the strategy and its scope, or KERAS_BACKEND=jax"
+            )
         # Each strategy exchanges by keys of its own, in a server that knows those of the strategies before.
         strategy._collective_key_base = next(_key_bases)
         try:

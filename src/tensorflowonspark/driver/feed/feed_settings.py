@@ -53,9 +53,9 @@ class FeedSettings(SettingsGroup):
         label.
     order : {"worker", "global"}
         Whose order an epoch has. With "worker" each worker shuffles its own rows: other numbers of workers have other
-        rows in a step. With "global" a step has the same rows on any number of workers, and so a training that goes on
-        with more or fewer of them ends with the same weights, if the data has the same partitions; a worker has some
-        more rows in one step than in another (:ref:`figures <../benchmarks/order>`).
+        rows in a step. With "global" a step has the same rows on any number of workers, if the data has the same
+        partitions, and so a training ends with the same weights on any of them, also if their number changes meanwhile.
+        A worker then takes those rows of a step that it has, a few more in one step than in another.
     independent_workers : bool
         Whether each worker reads its rows at its own pace (`Feed.partitions`), and may return early; the others then
         get the remaining rows. Needs ``cache=None``.

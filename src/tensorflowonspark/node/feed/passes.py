@@ -8,7 +8,6 @@ import numpy as np
 from tensorflowonspark.feed_messages import Shares
 from tensorflowonspark.messages import Progress
 from tensorflowonspark.node.feed.cursor import EpochCursor
-from tensorflowonspark.node.feed.global_order import GlobalOrder
 from tensorflowonspark.node.feed.one_pass import ArrivingPass, Block, EpochPass, Pass
 from tensorflowonspark.node.feed.plan import EpochPlan, Step, plan_epoch
 from tensorflowonspark.node.feed.rows import RowQueue
@@ -24,7 +23,7 @@ class Passes:
     `shares` are this worker's rows of each step. Without a `seed` the rows keep their own order. `first_step` is the
     step of all passes at which the first one begins. `on_epoch_end` is called with the epoch's number (from 0) when its
     last batch has been taken and the next is requested, and `on_begin` with the cursor when a pass begins whose steps
-    are planned. With an `order_of_all` the steps have the same rows on any number of workers. `alone` is a worker of asynchronous training, whose steps depend on no other worker's.
+    are planned. `alone` is a worker of asynchronous training, whose steps depend on no other worker's.
     """
 
     def __init__(
@@ -37,12 +36,12 @@ class Passes:
         on_epoch_end: Callable[[int], None] | None = None,
         *,
         on_begin: Callable[[EpochCursor], object] = lambda _: None,
-        order_of_all: GlobalOrder | None = None,
         alone: bool = False,
     ) -> None:
         self.selection = selection
         self.shares = shares
         self.alone = alone
+        order_of_all = None if alone else share.order_of_all(shares.batch_size, seed)
         # Whether this worker's batches have as many rows, but for the last one.
         self.equal_batches = not shares.batch_size % shares.workers and (order_of_all is None or shares.workers == 1)
         self.cursor = EpochCursor(share, selection, shares, seed, first_step, order_of_all=order_of_all, alone=alone)

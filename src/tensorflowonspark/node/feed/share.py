@@ -7,12 +7,11 @@ from weakref import WeakSet
 
 from tensorflowonspark.errors import FeedError, SpecError
 from tensorflowonspark.node.feed.cursor import EpochCursor
-from tensorflowonspark.node.feed.global_order import GlobalOrder
 from tensorflowonspark.node.feed.passes import Passes
 from tensorflowonspark.node.feed.plan import shares_of
 from tensorflowonspark.node.feed.selection import Selection
 from tensorflowonspark.node.feed.share_rows import ShareRows
-from tensorflowonspark.node.feed.taken import TakenRows, partition_sizes, row_numbers
+from tensorflowonspark.node.feed.taken import TakenRows
 
 
 @dataclass(eq=False, repr=False)
@@ -58,15 +57,14 @@ class Share(ShareRows):
     ) -> Passes:
         """Return the passes in which all workers take the same steps.
 
-        Rows before `first_step` that are gone are a `FeedError`; so is an order of all rows if a worker's are lost.
+        Rows before `first_step` that are gone are a `FeedError`.
         """
         if not isinstance(first_step, Integral) or first_step < 0:
             raise SpecError(f"first_step={first_step!r}: expected the number of steps taken before")
         if first_step and not self.is_kept:
             raise FeedError("first_step is for cached rows: the rows before it of a stream are gone")
         shares, begun = self.shares(batch_size), self._note_begun
-        order = self._order_of_all(batch_size, seed) if self.manifest.is_global and self.is_training else None
-        made = Passes(self, selection, shares, seed, int(first_step), on_epoch_end, on_begin=begun, order_of_all=order)
+        made = Passes(self, selection, shares, seed, int(first_step), on_epoch_end, on_begin=begun)
         self.latest = made.cursor
         self._created.add(made.cursor)
         return made
@@ -74,14 +72,6 @@ class Share(ShareRows):
     def independent_passes(self, selection: Selection, batch_rows: int, seed: int | None) -> Passes:
         """Return the passes of a worker whose steps depend on no other's."""
         return Passes(self, selection, shares_of(batch_rows, 1, 0), seed, on_begin=self._note_begun, alone=True)
-
-    def _order_of_all(self, batch_size: int, seed: int | None) -> GlobalOrder:
-        layout = self.layout
-        sizes = {} if layout is None else partition_sizes(layout)
-        numbers = None if layout is None else row_numbers(layout, sizes)
-        if numbers is None:
-            raise FeedError("order='global': a worker is lost, and nobody knows which rows it had: leave out order")
-        return GlobalOrder(sizes, numbers[self.index], batch_size, seed)
 
     def _note_begun(self, cursor: EpochCursor) -> None:
         self.latest = cursor

@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 from tensorflowonspark.errors import FeedError
 from tensorflowonspark.feed_messages import Layout, Shares, SplitManifest
 from tensorflowonspark.messages import Progress
+from tensorflowonspark.node.feed.global_order import GlobalOrder
 from tensorflowonspark.node.feed.observer import NOBODY, Observer
 from tensorflowonspark.node.feed.plan import EpochPlan, plan_epoch, shares_of, uneven_rows
 from tensorflowonspark.node.feed.rows import Rows
 from tensorflowonspark.node.feed.selection import Selection
 from tensorflowonspark.node.feed.streams import PartStream, RowStream
-from tensorflowonspark.node.feed.taken import TakenRows
+from tensorflowonspark.node.feed.taken import TakenRows, partition_sizes, row_numbers
 
 _log = logging.getLogger(__name__)
 
@@ -60,6 +61,22 @@ class ShareRows:
         return None if manifest is None or list(manifest.rows) != list(self.numbers) else manifest.layout
 
     @property
+    def is_global(self) -> bool:
+        """Whether a step has the same rows on any number of workers."""
+        return self.manifest.is_global and self.is_training
+
+    def order_of_all(self, batch_size: int, seed: int | None) -> GlobalOrder | None:
+        """Return the order of all workers' rows, if the steps follow one; a `FeedError` says that a worker is lost."""
+        if not self.is_global:
+            return None
+        layout = self.layout
+        sizes = {} if layout is None else partition_sizes(layout)
+        numbers = None if layout is None else row_numbers(layout, sizes)
+        if numbers is None:
+            raise FeedError("order='global': a worker is lost, and nobody knows which rows it had: leave out order")
+        return GlobalOrder(sizes, numbers[self.index], batch_size, seed)
+
+    @property
     def _manifest_of_all(self) -> SplitManifest | None:
         return self.manifest if self.stream is None else self.stream.arrived()
 
@@ -101,7 +118,8 @@ class ShareRows:
 
     def shares(self, batch_size: int) -> Shares:
         """Return this worker's shares of the rows of all steps; it needs no number of rows."""
-        return shares_of(batch_size, len(self.numbers), self.index, equal=self.observer.equal_batches())
+        equal = self.observer.equal_batches() and not self.is_global
+        return shares_of(batch_size, len(self.numbers), self.index, equal=equal)
 
     def all_shares(self, batch_size: int) -> list[Shares]:
         """Return the shares of all workers, in their order, in the steps of a plan."""
