@@ -270,7 +270,8 @@ def refused(args, ctx):
         network().fit(*own(32), verbose=0, callbacks=[Averages()])
 
     texts = []
-    for program in (different_seeds, different_steps, different_epochs, one_batch_for_all, own_exchange):
+    programs = different_seeds, different_steps, different_epochs, one_batch_for_all, own_exchange, ctx.strategy
+    for program in programs:
         try:
             program()
         except tfos.ClusterError as error:
@@ -296,6 +297,7 @@ def test_programs_that_would_differ_in_silence_are_refused_on_all_workers(spark,
         assert "steps in an epoch (worker 0: 1, worker 1: 2)" in texts[2]
         assert "must have the same rows" in texts[3]
         assert "TFOS_JAX_ALONE" in texts[4]
+        assert "leave out the strategy" in texts[5]
         assert np.isfinite(losses).all()
 
 

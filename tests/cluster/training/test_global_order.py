@@ -48,6 +48,9 @@ WAYS = {
 }
 
 
+MARKED = ["run", *(pytest.param(each, marks=pytest.mark.slow) for each in WAYS if each != "run")]
+
+
 @pytest.fixture
 def rows(spark):
     """Return rows that are sorted by their label, in partitions of which one is empty and another is large."""
@@ -77,9 +80,7 @@ def check_equal(found, expected):
         np.testing.assert_allclose(each, wanted, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    "way", [each if each == "run" else pytest.param(each, marks=pytest.mark.slow) for each in WAYS]
-)
+@pytest.mark.parametrize("way", MARKED)
 def test_any_number_of_workers_ends_with_the_same_weights(spark, rows, tmp_path, way):
     expected = run(spark, rows, way, 1, tmp_path)
     for workers in (3,) if way == "run" else (2, 3):
