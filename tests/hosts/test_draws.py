@@ -39,9 +39,10 @@ def run_cluster(spark, way, sizes, args, settings):
     try:
         if way.kind == "train":
             with tfos.Cluster(spark, train, args, **settings) as cluster:
-                cluster.train(frame, start=way.start, cache=way.cache, global_shuffle=way.shuffle == "global")
+                how = {"start": way.start, "cache": way.cache, "order": way.order}
+                cluster.train(frame, **how, global_shuffle=way.shuffle == "global")
         else:
-            data = tfos.Data(frame, start=way.start) if frame else None
+            data = tfos.Data(frame, start=way.start, order=way.order) if frame else None
             tfos.run(spark, train, args, data=data, **settings)
     except ClusterError as error:
         return f"{getattr(error, 'cause', type(error).__name__)}: {str(error)[:600]}"
@@ -162,6 +163,9 @@ def run_draw(cluster, application, draw):
         errors.append(error)
     found = counted(directory, draw.epochs)
     assert not (wrong := found.differences(draw.ids)), f"epochs, rows too many and missing: {wrong}; {found.begun}"
+    if draw.steps is not None:
+        wrong = [number for number, rows in enumerate(zip(found.steps, draw.steps, strict=True)) if rows[0] != rows[1]]
+        assert not wrong, f"steps with other rows than in an unbroken training: {wrong}; {found.begun}"
     left = cluster.left(running=True)
     assert not left, f"left behind: {left}"
     happened = "not struck" if draw.failure not in ("none", "node dies") and not striker.struck else "struck"

@@ -4,9 +4,11 @@ import random
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tensorflowonspark.node.feed.global_order import global_order
 from tests.support.resumed_cluster import PROGRAM
 from tests.support.tfrecord_files import write_rows
 
@@ -21,6 +23,7 @@ class Way(NamedTuple):
     cache: str | None = "disk"
     shuffle: str | None = None
     resizes: bool = True
+    order: str = "worker"
 
 
 WAYS = {
@@ -33,6 +36,9 @@ WAYS = {
     "parquet": Way("parquet"),
     "parquet anew": Way("parquet", cache=None),
     "tfrecord": Way("tfrecord"),
+    "train, order of all": Way("train", order="global"),
+    "run, order of all": Way("run", order="global"),
+    "parquet, order of all": Way("parquet", order="global"),
     "tfrecord anew": Way("tfrecord", cache=None, resizes=False),
 }
 FAILURES = {  # with how often each is drawn
@@ -140,6 +146,17 @@ class Draw:
         return [number * SPACING + each for number, size in enumerate(self.sizes) for each in range(size)]
 
     @property
+    def steps(self):
+        """The rows of each step; None if they depend on the workers, or on where Spark has sorted them."""
+        way = WAYS[self.way]
+        if way.order == "worker" or way.kind == "run" or (len(self.workers) > 1 and len(set(self.batch_sizes)) > 1):
+            return None
+        ids, size = np.array(self.ids), self.batch_sizes[0]
+        sizes = [each for each in self.sizes if each]
+        orders = (ids[global_order(sizes, self.order, epoch)] for epoch in range(self.epochs))
+        return [sorted(order[start : start + size]) for order in orders for start in range(0, len(ids), size)]
+
+    @property
     def summary(self):
         """What it is, in a line."""
         workers = "2 to 3" if self.elastic else " then ".join(map(str, self.workers))
@@ -176,6 +193,7 @@ class Draw:
             "read": way.kind if way.kind in ("parquet", "tfrecord") else "",
             "files": str(self.files(directory)),
             "cache": way.cache,
+            "order": way.order,
             "arriving": way.start == "first_rows",
             "batch_size": self.batch_sizes[number],
             "seed": self.order,

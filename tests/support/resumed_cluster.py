@@ -26,6 +26,7 @@ PROGRAM = {  # the arguments of `train`
     "read": "",  # "parquet" or "tfrecord"; or the rows are fed
     "files": "",
     "cache": "disk",
+    "order": "worker",  # of files that the program reads
     "arriving": False,  # whether the first epoch takes the rows as they arrive
     "batch_size": _BATCH,
     "seed": 0,  # None: the rows' own order
@@ -49,7 +50,7 @@ def train(args, ctx):
     first = step = checkpoint.restore(state)
     notes.meet("restored", json.dumps({"step": step, "host": ctx.host}))  # or one may save before another restores
     read = {"parquet": ctx.read_parquet, "tfrecord": ctx.read_tfrecord}.get(args["read"])
-    feed = read(args["files"], cache=args["cache"]) if read else ctx.feed()
+    feed = read(args["files"], cache=args["cache"], order=args["order"]) if read else ctx.feed()
     order = {"shuffle": args["seed"] is not None, "seed": args["seed"] or 0}
     ended = []
     batches = feed.batches(args["batch_size"], features=["id"], **order, first_step=first, on_epoch_end=ended.append)
@@ -107,10 +108,13 @@ class Counted(NamedTuple):
         The step with which each run began, in their order.
     epochs : list of Counter
         The rows of each epoch, of the steps that count: those of a run before the step with which the next one began.
+    steps : list of list of int
+        The rows of each of these steps, sorted.
     """
 
     begun: list
     epochs: list
+    steps: list
 
     def differences(self, rows):
         """Return for each epoch in which not each of these rows came once: its number, rows too many, rows missing."""
@@ -129,11 +133,13 @@ def counted(directory, epochs):
     starts = [begun[run].pop() for run in runs]
     ends = dict(zip(runs, [*starts[1:], float("inf")], strict=True))
     found = [Counter() for _ in range(epochs)]
+    steps = {}
     for path in Path(directory).glob("steps-*"):
         for each in map(json.loads, path.read_text().splitlines()):
             if each["step"] < ends[_run(path)]:
                 found[each["epoch"]].update(each["ids"])
-    return Counted(starts, found)
+                steps.setdefault(each["step"], []).extend(each["ids"])
+    return Counted(starts, found, [sorted(steps[step]) for step in sorted(steps)])
 
 
 def _run(path):
