@@ -66,6 +66,7 @@ class _Resuming:
         self._state: Any = None
         self._resumed = False
         self._epoch = 0
+        self._first = 0  # the batch with which the first epoch begins
 
     def on_train_begin(self, logs: Any = None) -> None:  # noqa: ARG002 - Keras's names
         """Restore in the first ``fit`` that is not complete; in later ones the program has the newest state itself."""
@@ -89,6 +90,7 @@ class _Resuming:
                     "the checkpoint %s has all %d epochs: fit trains nothing (clear() or another directory starts over)"
                 )
                 _log.warning(text, saved.name, self.params["epochs"])
+            self._first = batch
             _begin_at(self.model, epoch, batch)
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002
@@ -143,7 +145,7 @@ class _ResumingInEpochs(_Resuming):
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """Count from the first batch."""
         super().on_epoch_begin(epoch, logs)
-        self._last = -1
+        self._last, self._first = self._first - 1, 0
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:  # noqa: ARG002
         """Write a checkpoint, if it is due."""

@@ -27,8 +27,7 @@ def train(args, ctx):
                 os.kill(os.getpid(), signal.SIGKILL)
 
     keras.utils.set_random_seed(7)
-    on_jax = keras.config.backend() == "jax"
-    with nullcontext() if on_jax else ctx.strategy().scope():
+    with nullcontext() if args["on_jax"] else ctx.strategy().scope():
         layers = [keras.Input((2,)), keras.layers.Dense(8, "tanh"), keras.layers.Dense(1)]
         model = keras.Sequential(layers)
         model.compile(keras.optimizers.Adam(0.02), "mse", jit_compile=False)
@@ -44,7 +43,6 @@ WAYS = {
     "run": {"held": True},
     "parquet": {"files": True},
     "in order": {"held": True, "shuffle": False},
-    "jax": {"held": True, "backend": "jax"},
 }
 
 
@@ -61,9 +59,9 @@ def rows(spark):
 
 def run(spark, rows, way, workers, tmp_path, **options):
     """Run a cluster in one of the ways; return what its first worker returns."""
-    args = {"files": "", "shuffle": True, "directory": "", "dies": 0, **WAYS[way], **options}
+    args = {"files": "", "shuffle": True, "directory": "", "dies": 0, "on_jax": False, **WAYS[way], **options}
     held = args.pop("held", False)
-    env = {"KERAS_BACKEND": args.pop("backend", "tensorflow")}
+    env = {"KERAS_BACKEND": "jax"} if args["on_jax"] else {}
     if args["files"]:
         args["files"] = str(tmp_path / "files")
         rows.write.mode("ignore").parquet(args["files"])
@@ -86,6 +84,13 @@ def test_any_number_of_workers_ends_with_the_same_weights(spark, rows, tmp_path,
     for workers in (3,) if way == "run" else (2, 3):
         losses, weights = run(spark, rows, way, workers, tmp_path)
         check_equal([losses, *weights], [expected[0], *expected[1]])
+
+
+@pytest.mark.slow
+def test_any_number_of_workers_on_jax(spark, rows, tmp_path):
+    pytest.importorskip("jax", reason="JAX is installed by users")
+    one, two = (run(spark, rows, "run", workers, tmp_path, on_jax=True) for workers in (1, 2))
+    check_equal([two[0], *two[1]], [one[0], *one[1]])
 
 
 @pytest.mark.slow

@@ -57,8 +57,7 @@ class EpochCursor:
     def all_rows(self) -> tuple[Rows, EpochPlan]:
         """Wait until all rows are there; return them and the plan of an epoch."""
         if self._rows is None or self.plan is None:
-            steps = None if self._order_of_all is None else self._order_of_all.steps()
-            self._rows, self.plan = self._share.all_rows(self._selection, self._shares, steps, alone=self._alone)
+            self._rows, self.plan = self._share.all_rows(self._selection, self._shares, alone=self._alone)
             if self._first_step:
                 self._resume_at_step(self._first_step, self.plan)
         return self._rows, self.plan

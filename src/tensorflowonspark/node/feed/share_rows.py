@@ -112,6 +112,8 @@ class ShareRows:
 
     def plan(self, counts: Sequence[int], batch_size: int) -> EpochPlan:
         """Return this worker's epoch over rows of these numbers; a pass over them as they arrive has the same steps."""
+        if self.is_global:
+            return EpochPlan(counts[self.index], self.shares(batch_size), -(-sum(counts) // batch_size))
         return plan_epoch(
             counts, batch_size, self.index, in_order=self.stream is not None, equal=self.observer.equal_batches()
         )
@@ -128,10 +130,8 @@ class ShareRows:
         workers = range(len(counts))
         return [plan_epoch(counts, batch_size, each, in_order=in_order, equal=equal).shares for each in workers]
 
-    def all_rows(
-        self, selection: Selection, shares: Shares, steps: int | None = None, *, alone: bool
-    ) -> tuple[Rows, EpochPlan]:
-        """Wait until all rows are there; return them, and the plan of an epoch over them, of so many steps if given.
+    def all_rows(self, selection: Selection, shares: Shares, *, alone: bool) -> tuple[Rows, EpochPlan]:
+        """Wait until all rows are there; return them, and the plan of an epoch over them.
 
         A `FeedError` says that there are none, or that some are not of the kinds of the first ones.
         """
@@ -143,12 +143,12 @@ class ShareRows:
             selection.check(manifest)
         if alone:
             return rows, plan_epoch([rows.rows], shares.batch_size, 0)
-        if steps is not None:
-            return rows, EpochPlan(rows.rows, shares, steps)
         counts = self._counts_of(manifest)
         plan = self.plan(counts, shares.batch_size)
-        if self.is_training and self.index == 0 and (text := uneven_rows(counts, shares.batch_size, plan.steps)):
-            _log.warning("%s", text)
+        if self.is_training and not self.is_global and self.index == 0:
+            text = uneven_rows(counts, shares.batch_size, plan.steps)
+            if text:
+                _log.warning("%s", text)
         return rows, plan
 
     def _wait(self) -> tuple[SplitManifest, Rows]:
