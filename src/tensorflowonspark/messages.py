@@ -248,12 +248,32 @@ class InferenceReady(ToDriver):
 
 
 @dataclass(frozen=True)
-class CheckpointSaved(ToDriver):
-    """The program has written a checkpoint: after a restart it does not need feeds before this one."""
+class CheckpointSaved(ToDriver, ToNode):
+    """The program has written a checkpoint: after a restart it does not need feeds before this one.
+
+    The driver passes it on to the evaluator.
+    """
 
     feed: int
     directory: str
     notice: int = 0  # the last `Notice` when it began to
+    name: str = ""
+    epoch: int = 0  # that has ended with it; 0: it is within one, or the program counts none
+    keep: int = 1  # checkpoints that are kept
+
+
+@dataclass(frozen=True)
+class Evaluation(ToDriver, ToNode):
+    """What the evaluator has found so far of the checkpoints in a directory; without one it evaluates none any more.
+
+    The driver passes it on to the nodes that train, without the values.
+    """
+
+    directory: str = ""
+    checkpoint: str = ""  # the name of the last one that it is done with
+    stop: bool = False  # whether the training is to end
+    metrics: ReportedMetrics | None = None  # of that one
+    history: dict[str, list[float]] = field(default_factory=dict)  # the values of all epochs, and their numbers
 
 
 @dataclass(frozen=True)
@@ -547,6 +567,11 @@ class SaveDecision(ToNode):
 
     number: int
     save: bool
+
+
+@dataclass(frozen=True)
+class TrainingEnded(ToNode):
+    """The programs of all nodes that train have ended: no further checkpoint comes."""
 
 
 @dataclass(frozen=True)

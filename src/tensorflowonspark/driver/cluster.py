@@ -39,7 +39,7 @@ from tensorflowonspark.driver.spark.repartition import spread
 from tensorflowonspark.driver.tracking import track
 from tensorflowonspark.errors import OF_PEERS, ClusterError, FeedError, SpecError
 from tensorflowonspark.feed_messages import CacheConfig
-from tensorflowonspark.messages import NodeEndpoint
+from tensorflowonspark.messages import NodeEndpoint, TrainingEnded
 from tensorflowonspark.renamed import takes_old_keywords
 from tensorflowonspark.settings import ClusterSettings, check_seconds, with_groups
 from tensorflowonspark.terminal import CONSOLE
@@ -286,10 +286,16 @@ class Cluster(ClusterView):
         """Wait until the programs of the other nodes have had some time: one may just begin, or be about to return."""
         trainers = set(self._monitor.roster.spec.trainers)
         others = [node for node in self._monitor.roster.nodes if node.role not in trainers]
+        if evaluators := [node for node in others if node.program.evaluating and not node.program.returned]:
+            names = ", ".join(f"{node.role} on {node.host}" for node in evaluators)
+            self._attempt.console.note(f"the training has ended; {names} evaluates its last checkpoints", "evaluation")
         while time.monotonic() < end and not self._monitor.wait(
             lambda: all(node.may_be_ended(_FIRST_SECONDS) for node in others), _CHECK_SECONDS
         ):
-            pass
+            with self._monitor.lock:
+                for node in others:
+                    if node.program.evaluating:  # also one that has been started again meanwhile
+                        self._monitor.roster.send(node.number, TrainingEnded())
 
     def __enter__(self) -> "Cluster":
         return self.start()

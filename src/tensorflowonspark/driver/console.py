@@ -177,6 +177,14 @@ class ConsoleReporter:
         if self._level <= logging.INFO and (self._json or not printed):
             self._put(entry)
 
+    def validated(self, epoch: EpochMetrics) -> None:
+        """Show what an evaluator has found of an epoch."""
+        entry = entry_of_epoch(epoch, event="validation")
+        if self._files is not None:
+            self._files.write(DRIVER, [entry])
+        if self._level <= logging.INFO:
+            self._put(entry)
+
     def _rows_per_second(self, epoch: EpochMetrics) -> float | None:
         """Return the mean over an epoch; None for one that is too short."""
         if self._metrics is None or epoch.seconds is None or epoch.seconds < _RATE_SECONDS:

@@ -83,8 +83,8 @@ class JsonFormatter(logging.Formatter):
         return _json(record.created, record.levelno, record.getMessage(), fields)
 
 
-def entry_of_epoch(epoch: EpochMetrics, rows_per_second: float | None = None) -> LogEntry:
-    """Return the entry of an epoch that has ended.
+def entry_of_epoch(epoch: EpochMetrics, rows_per_second: float | None = None, event: str = "epoch") -> LogEntry:
+    """Return the entry of an epoch that has ended, or that an evaluator has evaluated.
 
     Epochs count from 0, and for readers from 1, as Keras does. The rows are those of all nodes.
 
@@ -105,7 +105,7 @@ def entry_of_epoch(epoch: EpochMetrics, rows_per_second: float | None = None) ->
         if value is not None
     )
     text = f"epoch {epoch.epoch + 1}" + (f": {values}" if values else "") + (f" ({pace})" if pace else "")
-    fields = {"event": "epoch", "epoch": epoch.epoch + 1, "metrics": dict(epoch.values)}
+    fields = {"event": event, "epoch": epoch.epoch + 1, "metrics": dict(epoch.values)}
     fields |= {name: value for name, value in known.items() if value is not None}
     return LogEntry(epoch.time, logging.INFO, text, fields=fields)
 

@@ -105,6 +105,7 @@ class NodeProgram:
     backend: str = ""  # of its Keras, once it has imported that
     progress: Progress | None = None
     serving: bool = False  # a ParameterServerStrategy; it will not return
+    evaluating: bool = False  # checkpoints: it returns when it has evaluated the last one
     answering: bool = False  # it has called `ctx.serve`
     returned: bool = False
     result: bytes = b""  # pickled
@@ -178,6 +179,8 @@ class Node:
     def may_be_ended(self, seconds: float) -> bool:
         """Whether others need not wait for its program, which has had so many seconds; not if it is about to begin."""
         own = self.program
+        if own.evaluating and not self.lost:
+            return own.returned
         begun = own.begun_at is not None and time.monotonic() - own.begun_at > seconds
         return begun or own.returned or own.serving or self.lost or self.restarts > 0
 

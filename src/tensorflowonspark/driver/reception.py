@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import partial, singledispatchmethod
 from typing import Any
 
+from tensorflowonspark.driver.evaluations import Evaluations
 from tensorflowonspark.driver.failures import BROKEN
 from tensorflowonspark.driver.monitor import Monitor
 from tensorflowonspark.driver.nodes import Node, NodeReport, NodeState
@@ -21,6 +22,7 @@ from tensorflowonspark.messages import (
     CheckpointSaved,
     Contribution,
     DebuggerOutput,
+    Evaluation,
     Failed,
     FeedWanted,
     Heartbeat,
@@ -63,6 +65,7 @@ class Reception:
         self._roster = monitor.roster
         self._recovery = recovery
         self._planned = planned
+        self._evaluations = Evaluations(monitor.roster)
         self._up = False  # all nodes are, or were
 
     # ---- in the thread of a new channel, and in that of all channels
@@ -121,6 +124,7 @@ class Reception:
         if node.process.channel is not channel:
             return  # of a process in whose place another one is started
         self._handle(message, node)
+        self._evaluations.receive(node, message)
         self._monitor.on_feed_message(node, message)
 
     def _on_channel_end(self, node: Node, channel: Channel) -> None:
@@ -209,6 +213,11 @@ class Reception:
     def _on_checkpoint_saved(self, message: CheckpointSaved, node: Node) -> None:  # noqa: ARG002
         self._roster.saved[message.directory] = message.feed
         self._planned.saved(message)
+
+    @_handle.register
+    def _on_evaluation(self, message: Evaluation, node: Node) -> None:
+        node.program.evaluating = node.program.evaluating or bool(message.directory)
+        self._monitor.metrics.take_evaluation(message)
 
     @_handle.register
     def _on_host_notice(self, message: HostNotice, node: Node) -> None:

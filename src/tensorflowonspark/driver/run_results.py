@@ -71,6 +71,14 @@ class Results(dict[str, Any]):
         return history
 
     @property
+    def validation(self) -> dict[str, list[float]]:
+        """What an evaluator has found, as ``val_loss``, and as ``epoch`` the numbers of its epochs, from 0.
+
+        It has the epochs of earlier runs that this one has resumed. Empty without `Context.evaluate_checkpoints`.
+        """
+        return {name: list(values) for name, values in self.metrics.validation.items()}
+
+    @property
     def seconds(self) -> float:
         """The time from the cluster's start until the function had returned on all nodes that train, with restarts."""
         return self.metrics.seconds

@@ -85,6 +85,11 @@ class Tracker:
         self._log.log_metrics(values, epoch.epoch, epoch.time)
         self._fit.epochs += 1
 
+    def validated(self, epoch: EpochMetrics) -> None:
+        """Log what an evaluator has found of an epoch, under that one's number."""
+        values = {f"{self._log.prefix}{name}": value for name, value in epoch.values.items()}
+        self._log.log_metrics(values, epoch.epoch, epoch.time)
+
     def _pace(self) -> dict[str, float]:
         now = self._store.snapshot()
         known = {name: [value for node in now.nodes if (value := getattr(node, name)) is not None] for name in TRACKED}

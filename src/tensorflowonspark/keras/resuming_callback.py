@@ -83,7 +83,7 @@ class _Resuming:
             epoch, batch = place
             if epoch or batch:  # else these weights are the beginning of another training
                 states.set()
-            if has_stopped(self.others):
+            if has_stopped(self.others) or self._checkpoints._was_ended(saved):
                 epoch, batch = max(epoch, self.params["epochs"]), 0
             if epoch >= self.params["epochs"]:
                 text = (
@@ -107,6 +107,8 @@ class _Resuming:
         self._epoch = epoch + 1
         self._save(metrics=logs or {})
         self._checkpoints.mirror()
+        if self._checkpoints.is_over():
+            self.model.stop_training = True
 
     def on_train_end(self, logs: Any = None) -> None:  # noqa: ARG002
         """Let the next ``fit`` begin at its own first epoch."""

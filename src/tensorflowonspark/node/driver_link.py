@@ -26,8 +26,10 @@ from tensorflowonspark.feed_messages import (
     StepGrant,
 )
 from tensorflowonspark.messages import (
+    CheckpointSaved,
     Contributed,
     DebuggerInput,
+    Evaluation,
     FrameworkImported,
     Heartbeat,
     KerasImported,
@@ -47,6 +49,7 @@ from tensorflowonspark.messages import (
     StacksRequest,
     StatusRequest,
     Stop,
+    TrainingEnded,
     TrainingTotals,
     WaitsFor,
 )
@@ -83,6 +86,9 @@ class Link:
         self._rounds: deque[RoundPlan | RoundResult | RoundRefused] = deque()
         self._typed: deque[DebuggerInput] = deque()
         self.saves = SavePoints()
+        self.evaluation: Evaluation | None = None  # the last one that the driver has passed on
+        self._saved: list[CheckpointSaved] = []
+        self._training_ended = False
         self._no_more_feeds = False
         self._port_released = False
         self._stopped = False
@@ -217,6 +223,20 @@ class Link:
         with self._changed:
             number = self.saves.end_step()
         return number is not None and self._wait(lambda: self.saves.decided(number))
+
+    def wait_for_evaluation(self, is_wanted: Callable[[Evaluation], bool], seconds: float | None = None) -> None:
+        """Wait for the evaluator to be where it is wanted; at most some seconds."""
+        with self._waiting_for(WaitsFor.FEED), self._changed:
+            self._changed.wait_for(lambda: self.evaluation is not None and is_wanted(self.evaluation), seconds)
+
+    def wait_for_checkpoints(self, known: int) -> tuple[list[CheckpointSaved], bool]:
+        """Return all checkpoints of the training, and whether it has ended; wait unless there is more than is known.
+
+        `known` is the number of checkpoints.
+        """
+        self._wait(lambda: True if self._training_ended or len(self._saved) > known else None)
+        with self._changed:
+            return list(self._saved), self._training_ended
 
     def release_port(self) -> None:
         """Wait until the supervisor has released the node's TensorFlow port."""
@@ -355,6 +375,18 @@ class Link:
         reply = self.saves.receive(message)
         if reply is not None:
             self.send(reply)
+
+    @_handle.register
+    def _on_evaluation(self, message: Evaluation) -> None:
+        self.evaluation = message
+
+    @_handle.register
+    def _on_checkpoint_saved(self, message: CheckpointSaved) -> None:
+        self._saved.append(message)
+
+    @_handle.register
+    def _on_training_ended(self, _message: TrainingEnded) -> None:
+        self._training_ended = True
 
     @_handle.register
     def _on_no_more_feeds(self, _message: NoMoreFeeds) -> None:

@@ -6,10 +6,12 @@ from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 from tensorflowonspark import storage
-from tensorflowonspark.config import ClusterSpec, Role
-from tensorflowonspark.errors import SpecError
+from tensorflowonspark.config import ClusterSpec, Job, Role
+from tensorflowonspark.errors import ClusterError, SpecError
 from tensorflowonspark.node.checkpoint.best import BestMetric
 from tensorflowonspark.node.checkpoint.checkpoints import Checkpoints
+from tensorflowonspark.node.checkpoint.evaluated import EvaluatorNews
+from tensorflowonspark.node.checkpoint.evaluation import Evaluator, EvaluatorNode, StopCriterion, evaluation_of
 from tensorflowonspark.node.checkpoint.export import export
 from tensorflowonspark.node.checkpoint.position import ResumePosition
 from tensorflowonspark.node.checkpoint.writer import SavePolicy
@@ -147,12 +149,91 @@ class OutputAccess:
         >>> ctx.checkpoint(f"{directory}/checkpoints", best="val_accuracy").best() is None
         True
         """
-        policy = SavePolicy(keep, BestMetric(best, mode), wait, max_failures)
-        position = ResumePosition(self._feeds, self._link, len(self.spec.trainers))
+        policy = SavePolicy(keep, BestMetric(best, mode, evaluator=self.spec.evaluator), wait, max_failures)
+        news = EvaluatorNews(self._link, self.spec, self.role, directory)
+        position = ResumePosition(self._feeds, self._link, len(self.spec.trainers), news)
         whose = self.scratch, self.is_chief, str(self.role)
         found = Checkpoints(directory, policy, *whose, position, self.host, self._meter)
         self._logs.callback(found.close)
         return found
+
+    def evaluate_checkpoints(
+        self,
+        model: Any,
+        data: Any,
+        *,
+        directory: str,
+        monitor: str = "val_loss",
+        mode: Literal["auto", "min", "max"] = "auto",
+        patience: int | None = None,
+        batch_size: int | None = None,
+        log_dir: str | None = None,
+    ) -> dict[str, list[float]]:
+        """Evaluate each checkpoint of an epoch, in their order, while the others train; for the evaluator's program.
+
+        It returns when the training has ended and its last checkpoint is evaluated. The values are those that ``fit``
+        would have with ``validation_data``; they appear under their epoch in `Results.validation`, on the dashboard and
+        in MLflow. Checkpoints that are not evaluated yet are kept, beside those that ``ctx.checkpoint(..., keep=3)``
+        keeps: the best by the values, and the newest. A checkpoint is evaluated once, also over restarts and later
+        runs.
+
+        Parameters
+        ----------
+        model : keras.Model, tf_keras.Model or callable
+            The model, compiled as that of the workers, or a function without parameters that returns it.
+        data : tf.data.Dataset, keras.utils.PyDataset, tuple of arrays
+            What ``fit`` takes as ``validation_data``, read anew for each epoch: ``ctx.read_parquet(path,
+            cache=None).dataset(...)`` reads all rows of files.
+        directory : str
+            That of `checkpoint` on the workers.
+        monitor : str
+            The metric that says which checkpoints are best, unless `checkpoint` has a `best` of its own, and when the
+            training ends.
+        mode : {"auto", "min", "max"}
+            As for `checkpoint`.
+        patience : int, optional
+            After how many epochs in which `monitor` has not become better the training ends: ``fit`` with the
+            `Checkpoints.callback` after the epoch in which all workers hear of it, a loop by `Checkpoints.is_over`. By
+            default nothing ends it.
+        batch_size : int, optional
+            Rows of a step, for arrays.
+        log_dir : str, optional
+            The ``log_dir`` of Keras's ``TensorBoard`` on the chief: the values go where those of ``fit`` would be.
+
+        Returns
+        -------
+        dict of str to list of float
+            The values of each metric, one for each epoch, and as ``epoch`` the numbers of these, from 0.
+
+        Raises
+        ------
+        ClusterError
+            If this node is no evaluator.
+        CheckpointError
+            If this node does not see the training's checkpoints, they do not fit the model, or there is none at the
+            end.
+        SpecError
+            If `monitor` is no metric of the model, or the data can't be read more than once.
+
+        Examples
+        --------
+        In the function of a cluster with ``evaluator=True``::
+
+            if ctx.job == "evaluator":
+                ctx.evaluate_checkpoints(build, held_out, directory=args["directory"], patience=3)
+                return
+        """
+        if self.role.job is not Job.EVALUATOR:
+            has = "which ctx.job tells" if self.spec.evaluator else "the cluster has none: start it with evaluator=True"
+            raise ClusterError(f"ctx.evaluate_checkpoints on {self.role}: it is for the evaluator's program ({has})")
+        criterion = StopCriterion(BestMetric(monitor, mode, setting="monitor"), patience)
+        found = model if hasattr(model, "evaluate") or not callable(model) else model()
+        if not hasattr(found, "evaluate"):
+            what = "expected a Keras model, or a function that returns one"
+            raise SpecError(f"ctx.evaluate_checkpoints({model!r}): {what}")
+        evaluate = evaluation_of(found, data, batch_size)
+        node = EvaluatorNode(self._link, self.scratch, str(self.role), self.host)
+        return Evaluator(node, directory, found, evaluate, criterion, log_dir).run()
 
     def preemption(self) -> Preemption | None:
         """Return which nodes go, if Spark or the platform has given notice.

@@ -125,5 +125,8 @@ class _EpochReports:
             self._first_step = None
         self._first_step = self._watch.report(self._first_step, epoch)
 
+    def validated(self, epoch: EpochMetrics) -> None:
+        """Do nothing: a trial is pruned by what it reports itself."""
+
     def happened(self, event: ClusterEvent) -> None:
         """Do nothing: failures are raised where the cluster is waited for."""

@@ -7,7 +7,8 @@ import logging
 import math
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from threading import Lock
 from typing import Protocol
@@ -29,6 +30,9 @@ class MetricsListener(Protocol):
     def epoch_ended(self, epoch: EpochMetrics) -> None:
         """Note that an epoch has ended."""
 
+    def validated(self, epoch: EpochMetrics) -> None:
+        """Note what an evaluator has found of an epoch."""
+
     def happened(self, event: ClusterEvent) -> None:
         """Note a start, failure, restart or end."""
 
@@ -42,6 +46,8 @@ class EventLog:
         self._total_epochs = 0
         self._events: list[ClusterEvent] = []
         self._reports = Reports()
+        self._validated: set[str] = set()  # names of checkpoints
+        self._early: dict[int, Mapping[str, float]] = {}  # what an evaluator has found of epochs, before their reports
         self._listeners: list[MetricsListener] = []
         self._calls = Writer(lost_seconds=math.inf, idle_seconds=_IDLE_SECONDS)
 
@@ -49,13 +55,30 @@ class EventLog:
         """Note what the chief has reported, after so many restarts."""
         with self._lock:
             now = time.time()
-            self._reports.add(Report(now, found.epoch, found.values, found.ended))
+            early = self._early.pop(found.epoch, {}) if found.ended else {}
+            self._reports.add(Report(now, found.epoch, {**found.values, **early}, found.ended))
             if not found.ended:
                 return
             epoch = EpochMetrics(found.epoch, now, found.seconds, dict(found.values), restarts, found.shown)
-            self._epochs.append(epoch)
+            self._epochs.append(replace(epoch, values={**epoch.values, **early}))
             self._total_epochs += 1
             self._call(lambda each: each.epoch_ended(epoch))
+
+    def validated(self, checkpoint: str, found: ReportedMetrics, restarts: int) -> None:
+        """Note what the evaluator has found of the checkpoint of an epoch, once: it belongs to that epoch's metrics."""
+        with self._lock:
+            if checkpoint in self._validated:
+                return
+            self._validated.add(checkpoint)
+            epoch = EpochMetrics(found.epoch, time.time(), found.seconds, dict(found.values), restarts)
+            places = [place for place, each in enumerate(self._epochs) if each.epoch == found.epoch]
+            if not places:  # it has not been reported yet, or was in an earlier run
+                self._early[found.epoch] = found.values
+            else:
+                of_epoch = self._epochs[places[-1]]
+                self._epochs[places[-1]] = replace(of_epoch, values={**of_epoch.values, **found.values})
+                self._reports.extend(found.epoch, found.values)
+            self._call(lambda each: each.validated(epoch))
 
     def note(self, kind: EventKind, text: str, node: str | None = None) -> None:
         """Note an event."""

@@ -1,7 +1,7 @@
 """Series and reports of bounded length: the older a series is, the longer the time that a point stands for."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import Lock
 from typing import Any
 
@@ -45,6 +45,13 @@ class Reports:
         self._reports.append(report)
         if len(self._reports) > _MOST:
             self._reports = _thinned(self._reports)
+
+    def extend(self, epoch: int, values: Mapping[str, float]) -> None:
+        """Add values to the last report of an epoch's end, if it is kept."""
+        places = [place for place, each in enumerate(self._reports) if each.ended and each.epoch == epoch]
+        for place in places[-1:]:
+            report = self._reports[place]
+            self._reports[place] = replace(report, values={**report.values, **values})
 
     def all(self) -> list[Report]:
         """Return a copy of the list."""

@@ -20,7 +20,7 @@ from tensorflowonspark.driver.metrics.measures import CURVES
 from tensorflowonspark.driver.metrics.node_record import NodeRecord, stragglers
 from tensorflowonspark.driver.metrics.records import ClusterMetrics, Goodput, NodeMetrics
 from tensorflowonspark.driver.nodes import Node, NodeState
-from tensorflowonspark.messages import NodeUsage, TrainingTotals
+from tensorflowonspark.messages import Evaluation, NodeUsage, TrainingTotals
 
 _log = logging.getLogger(__name__)
 
@@ -44,6 +44,7 @@ class MetricsStore:
         self.state: Literal["new", "running", "ended", "failed"] = "new"
         self.cluster = ""
         self.restarts = 0
+        self.validation: dict[str, list[float]] = {}  # as of `ClusterMetrics`
         self._begun: float | None = None  # time (time.monotonic) of the first attempt
         self._ended: float | None = None  # and of the end
         self._advice: Callable[[], str | None] = lambda: None
@@ -93,6 +94,12 @@ class MetricsStore:
             for each in totals.metrics:
                 self.events.report(each, self.restarts)
 
+    def take_evaluation(self, evaluation: Evaluation) -> None:
+        """Note what the evaluator has found so far."""
+        self.validation = evaluation.history or self.validation
+        if evaluation.metrics is not None:
+            self.events.validated(evaluation.checkpoint, evaluation.metrics, self.restarts)
+
     def retire(self, node: Node) -> None:
         """Note that a node's process is over, in whose place another one is started."""
         self._ledger.retire(node, time.monotonic())
@@ -141,6 +148,7 @@ class MetricsStore:
             total_epochs=total_epochs,
             seconds=0.0 if self._begun is None else (self._ended or time.monotonic()) - self._begun,
             goodput=self.goodput(),
+            validation=self.validation,
         )
 
     def goodput(self) -> Goodput | None:

@@ -190,6 +190,9 @@ class ClusterMetrics:
     goodput : Goodput or None
         The share of its nodes' time in which steps that count were computed, and what the rest went to; None before the
         start.
+    validation : mapping of str to list of float
+        What an evaluator has found (`Context.evaluate_checkpoints`): each metric's values, and as ``epoch`` the numbers
+        of their epochs.
     version : int
         Of the fields of these records: another one once a field has been renamed, or has another meaning.
     """
@@ -210,4 +213,5 @@ class ClusterMetrics:
     total_epochs: int = 0
     seconds: float = 0.0
     goodput: Goodput | None = None
+    validation: Mapping[str, list[float]] = field(default_factory=dict)
     version: int = 1

@@ -46,6 +46,9 @@ class ProgressJobs:
         if now - self._shown >= max(_LEAST_SECONDS, (now - self._began) / _JOBS_PER_AGE):
             self._show_pending()
 
+    def validated(self, epoch: EpochMetrics) -> None:
+        """Do nothing: of epochs some are left out."""
+
     def happened(self, event: ClusterEvent) -> None:
         """Show a failure, and before it or the end the last epoch."""
         if event.kind in ("failure", "restart", "ended"):

@@ -15,19 +15,23 @@ class BestMetric:
     """The metric by which the checkpoints of a training are compared.
 
     Without a name nothing is compared. By the mode "auto" Keras says of the loss and of its own metrics whether less or
-    more is better.
+    more is better. With an `evaluator` the values of validation come later, from there. `setting` is the one that
+    names the metric, for errors.
     """
 
-    def __init__(self, name: str | None = None, mode: str = "auto") -> None:
+    def __init__(
+        self, name: str | None = None, mode: str = "auto", *, evaluator: bool = False, setting: str = "best"
+    ) -> None:
+        self._setting = setting
         if name is not None and (not isinstance(name, str) or not name):
-            raise SpecError(f"best={name!r}: expected the name of a metric, as 'val_loss', or None")
+            raise SpecError(f"{setting}={name!r}: expected the name of a metric, as 'val_loss', or None")
         if mode not in _MODES:
             raise SpecError(f"mode={mode!r}: expected one of {', '.join(map(repr, _MODES))}")
         if name is None and mode != "auto":
             raise SpecError(f"mode={mode!r} is about the metric that best= names, and there is none: best='val_loss'")
         self.name = name
         self._mode = "" if mode == "auto" else mode
-        self._warned = False
+        self._warned = evaluator  # it is known that there is none yet
 
     def fields(self, metrics: Mapping[str, Any] | None, model: Any = None) -> dict[str, Any]:
         """Return what a checkpoint's record says of the metric.
@@ -42,7 +46,7 @@ class BestMetric:
         if not self._mode:
             from tensorflowonspark.keras.direction import better_direction
 
-            self._mode = better_direction(self.name, model)
+            self._mode = better_direction(self.name, model, self._setting)
         value = float(metrics[self.name])
         return {"metric": self.name, "mode": self._mode, "value": value if math.isfinite(value) else None}
 
@@ -52,7 +56,8 @@ class BestMetric:
         if self.name in metrics:
             return True
         names = ", ".join(sorted(metrics)) or "none"
-        problem = f"best={self.name!r} is no metric of this training{did_you_mean(self.name, metrics)}: it has {names}"
+        guess = did_you_mean(self.name, metrics)
+        problem = f"{self._setting}={self.name!r} is no metric of this training{guess}: it has {names}"
         if self.name.startswith("val_") and not any(each.startswith("val_") for each in metrics):
             if not self._warned:
                 self._warned = True

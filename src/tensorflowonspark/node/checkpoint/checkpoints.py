@@ -35,6 +35,7 @@ __all__ = ["Checkpoints"]
 
 _log = logging.getLogger(__name__)
 _RESTORE = "the checkpoint's restore"
+_EVALUATED = "the checkpoint's is_over"
 
 
 class Checkpoints:
@@ -90,7 +91,8 @@ class Checkpoints:
     ) -> None:
         self.directory = directory
         self._best = policy.best
-        self._store = CheckpointStore(directory, policy.keep)
+        self._news = position.news if position else None
+        self._store = CheckpointStore(directory, policy.keep, self._news.awaits if self._news else lambda: False)
         self._parts = StateParts(self._store, node)
         self._state = StateWriter(node, copies=not policy.wait)
         self._wait = policy.wait
@@ -104,6 +106,7 @@ class Checkpoints:
         self._position = position
         self._mirror: Mirror | None = None
         self._is_seen = False  # by all workers that train together
+        self._is_shared = False  # the state that was written or restored last, among these
 
     def save(
         self,
@@ -183,7 +186,7 @@ class Checkpoints:
         measured: Mapping[str, Any],
         beside: Callable[[str], None] | None,
     ) -> None:
-        shared = is_shared(state)
+        shared = self._is_shared = is_shared(state)
         at_once = self._wait or (shared and not self._is_seen)  # the others look for what the chief has written
         if not at_once:
             self._agree_on_parts(state, shared)
@@ -232,12 +235,13 @@ class Checkpoints:
             beside(local)
         if self._position is None:
             return partial(self._store.add, local, step, epoch, batch=batch, **fields)
-        record, report = {**self._position.describe(batch), **fields}, self._position.saved_here(self.directory)
+        record = {**self._position.describe(batch), **fields}
+        report = self._position.saved_here(self.directory, self._store.keep)
         self._position.write(local, step, epoch, batch)
 
         def add() -> SavedCheckpoint:
             saved = self._store.add(local, step, epoch, **record)
-            report()
+            report(saved)
             return saved
 
         return add
@@ -312,8 +316,11 @@ class Checkpoints:
         with ExitStack() as stack:
             local = stack.enter_context(TemporaryDirectory(prefix="tfos-", dir=self._scratch))
             self._writer.settle()
+            if self._news:
+                self._news.note_own_loop()
             choose = self._best_one if best else self._newest
-            saved = self._fetch(is_shared(state), local, divided_objects(state), choose)
+            self._is_shared = is_shared(state)
+            saved = self._fetch(self._is_shared, local, divided_objects(state), choose)
             source = f"{self.directory}/{saved.name}" if saved else ""
             if saved and read_state(state, local, self._node, source, is_built=is_built):
                 # TensorFlow reads the values of variables that don't exist yet when they are created.
@@ -386,7 +393,47 @@ class Checkpoints:
         (1, True)
         """
         self._writer.settle()
+        self._wait_for_evaluator()
         return self._store.best(self._best.name or "")
+
+    def _wait_for_evaluator(self) -> None:
+        """Wait until the evaluator is done with the newest checkpoint of an epoch, if that has no value yet."""
+        if self._news and self._news.exists:
+            waiting = self._store.unevaluated(self._store.complete())
+            if waiting and waiting[-1].value is None:
+                self._news.wait_for(waiting[-1].name)
+
+    def is_over(self) -> bool:
+        """Return whether the evaluator ends the training (`Context.evaluate_checkpoints`); for loops, after each epoch.
+
+        All workers that train together get the same answer, if each asks after it has saved. The `callback` asks by
+        itself, and ends ``fit``.
+
+        Returns
+        -------
+        bool
+            False without an evaluator.
+
+        Examples
+        --------
+        >>> import tensorflow as tf
+        >>> state, checkpoint = tf.train.Checkpoint(), ctx.checkpoint(f"{directory}/over")
+        >>> for epoch in range(3):
+        ...     checkpoint.save(state, step=(epoch + 1) * 100, epoch=epoch + 1)
+        ...     if checkpoint.is_over():
+        ...         break
+        """
+        return self._news is not None and self._news.exists and self._do_all_stop(self._news.stops())
+
+    def _was_ended(self, saved: SavedCheckpoint) -> bool:
+        """Return whether the evaluator ended the training of a checkpoint, and still would by its present criterion."""
+        if not (self._news and self._news.exists and self._do_all_stop(saved.ends)):
+            return False
+        self._news.wait_for_start()
+        return self._do_all_stop(self._news.stops())
+
+    def _do_all_stop(self, stops: bool) -> bool:
+        return bool(combine(_EVALUATED, stops, any) if self._is_shared else stops)
 
     def is_due(self) -> bool:
         """Return whether the program is to save now, since a host goes; for loops, which ask after each step.

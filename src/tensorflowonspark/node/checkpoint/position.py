@@ -2,11 +2,11 @@
 
 import logging
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 from tensorflowonspark.errors import CheckpointError
 from tensorflowonspark.messages import CheckpointSaved
+from tensorflowonspark.node.checkpoint.evaluated import EvaluatorNews
 from tensorflowonspark.node.checkpoint.store import SavedCheckpoint
 from tensorflowonspark.node.driver_link import Link
 from tensorflowonspark.node.feed.feeds import Feeds
@@ -19,10 +19,11 @@ _ROWS = "rows.json"  # a file of a checkpoint
 class ResumePosition:
     """The position of a node's program in its feeds.
 
-    `workers` are all nodes that train, including a chief.
+    `workers` are all nodes that train, including a chief; `news` is what is known of the evaluator.
     """
 
-    def __init__(self, feeds: Feeds, link: Link, workers: int) -> None:
+    def __init__(self, feeds: Feeds, link: Link, workers: int, news: EvaluatorNews | None = None) -> None:
+        self.news = news
         self._feeds = feeds
         self._link = link
         self._workers = workers
@@ -73,10 +74,14 @@ class ResumePosition:
             return None
         return taken
 
-    def saved_here(self, directory: str) -> Callable[[], None]:
+    def saved_here(self, directory: str, keep: int) -> Callable[[SavedCheckpoint], None]:
         """Return what reports that a checkpoint of this moment is complete, after which no earlier feed is needed."""
-        message = CheckpointSaved(self._feeds.current, directory, self._link.saves.notice.number)
-        return partial(self._link.send, message)
+        position = self._feeds.current, directory, self._link.saves.notice.number
+
+        def report(saved: SavedCheckpoint) -> None:
+            self._link.send(CheckpointSaved(*position, saved.name, 0 if saved.batch else saved.epoch, keep))
+
+        return report
 
     def is_save_due(self) -> bool:
         """Count a step that the program has ended; return whether all workers save after it, as a host goes."""

@@ -14,7 +14,7 @@ import shutil
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from operator import attrgetter
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -28,9 +28,11 @@ _log = logging.getLogger(__name__)
 _NAME = re.compile(r"step-\d{8,}-[0-9a-f]{8}")
 _MARKER = "complete.json"
 _MARKER_CHECKSUM = "crc32c"  # key in the marker: the checksum of all other keys
+_VALIDATION = "validation.json"  # which an evaluator adds, with the same key
 _PARTS = "parts"  # folder of the files that workers write and read for themselves
 _LISTS = "lists"  # folder of the lists of these files, one for each worker
 _READ_BYTES = 1 << 20
+_MANY_AWAITED = 10
 _ADVICE = "check that it is a directory, that you may write there, and that the disk has space"
 
 
@@ -53,16 +55,22 @@ class SavedCheckpoint:
     metric: str = ""  # that says which checkpoint is best; empty if none does
     value: float | None = None  # None within an epoch, and where it is not finite
     mode: str = ""  # "min" or "max", whichever is better; empty without a metric
+    # What an evaluator has found, which is in a file of its own: the values of all epochs up to this one, and their
+    # numbers; and whether they end the training.
+    validation: dict[str, list[float]] = field(default_factory=dict)
+    ends: bool = False
 
 
 _TEXTS = ("name", "metric", "mode")  # fields that are no numbers
 _TABLES = ("files", "checksums")
+_EVALUATED = ("validation", "ends")  # fields that are not in the marker
 
 
 class CheckpointStore:
     """The checkpoints in one directory, with one writing process and any number of readers.
 
-    It keeps so many complete checkpoints: the newest, or if they have values of a metric, the best and the newest.
+    It keeps so many complete checkpoints: the newest, or if they have values of a metric, the best and the newest; and
+    as long as it `awaits` their evaluation, those that an evaluator has yet to evaluate.
 
     Examples
     --------
@@ -77,9 +85,11 @@ class CheckpointStore:
     >>> store.clear()
     """
 
-    def __init__(self, directory: str, keep: int) -> None:
+    def __init__(self, directory: str, keep: int, awaits: Callable[[], bool] = lambda: False) -> None:
         self.directory = directory.rstrip("/")
         self.keep = keep
+        self._awaits = awaits
+        self._warned = False
         self._files, self._root = storage.file_system(self.directory)
         self._damaged: set[str] = set()  # names of those that were reported, and no longer count
 
@@ -102,8 +112,12 @@ class CheckpointStore:
     def best(self, metric: str = "") -> SavedCheckpoint | None:
         """Return the best complete checkpoint by a metric, by default that of the newest; None if none has a value."""
         found = self.complete()
-        metric = metric or next((each.metric for each in reversed(found) if each.metric), "")
-        return next(iter(_best_first(found, metric)), None)
+        return next(iter(_best_first(found, metric or _metric_of(found))), None)
+
+    def unevaluated(self, found: list[SavedCheckpoint]) -> list[SavedCheckpoint]:
+        """Return those of complete checkpoints that an evaluator has yet to evaluate, which it does in their order."""
+        last = max((each.number for each in found if each.validation), default=-1)
+        return [each for each in found if each.epoch and not each.batch and each.number > last]
 
     def find(self, name: str) -> SavedCheckpoint | None:
         """Return the checkpoint of this name, or None if it is incomplete or damaged."""
@@ -129,7 +143,28 @@ class CheckpointStore:
         wrong = [each for each, size in saved.files.items() if sizes.get(each) != size]
         if wrong and self._files.exists(f"{root}/{_MARKER}"):  # otherwise the writer is removing it
             self.skip(name, f"{wrong[0]} is missing, or differs in size from what was written")
-        return None if wrong else saved
+        return None if wrong else self._with_validation(saved) if _VALIDATION in sizes else saved
+
+    def _with_validation(self, saved: SavedCheckpoint) -> SavedCheckpoint:
+        """Return a checkpoint with what an evaluator has found; as it is if that is not written to its end."""
+        with suppress(FileNotFoundError, KeyError):
+            record = _opened(self._files.cat_file(f"{self._root}/{saved.name}/{_VALIDATION}")) or {}
+            found = replace(saved, **{name: record[name] for name in _EVALUATED})
+            if saved.value is None and saved.metric in ("", record["metric"]):
+                return replace(found, **{name: record[name] for name in ("metric", "mode", "value")})
+            return found
+        return saved
+
+    def add_validation(self, saved: SavedCheckpoint, **fields: Any) -> None:
+        """Write what an evaluator has found of a checkpoint: the fields of its record."""
+        with self._explained("evaluated", _ADVICE):
+            self._write(f"{saved.name}/{_VALIDATION}", _sealed(fields))
+
+    def prune(self) -> None:
+        """Remove surplus and incomplete checkpoints; nobody may write meanwhile."""
+        if found := self.complete():
+            with self._explained("removed", "check that you may write there"):
+                self._prune(self._kept(found))
 
     def skip(self, name: str, problem: str) -> None:
         """Warn of a damaged checkpoint, once; it no longer counts, and the next `add` removes it."""
@@ -178,9 +213,14 @@ class CheckpointStore:
     def _kept(self, found: list[SavedCheckpoint]) -> set[str]:
         """Return the names of those to keep, of all, the newest last: it, the best, and others while there is room."""
         newest = found[-1]
-        best = _best_first(found, newest.metric)
+        best = _best_first(found, _metric_of(found))
         others = [each for each in reversed(found) if each not in best]
-        return {newest.name, *(each.name for each in [*best, *others][: self.keep])}
+        awaited = self.unevaluated(found) if self._awaits() else []
+        if len(awaited) > _MANY_AWAITED and not self._warned:
+            self._warned = True
+            text = "%d checkpoints in %s wait for the evaluator, which is slower than the training: they are kept till then"
+            _log.warning(text, len(awaited), self.directory)
+        return {newest.name, *(each.name for each in [*[*best, *others][: self.keep], *awaited])}
 
     def add_parts(self, name: str, worker: str, parts: Iterable[tuple[str, bytes]]) -> None:
         """Write one worker's parts of a checkpoint that is not complete yet, one after another, and list them.
@@ -318,6 +358,11 @@ class CheckpointStore:
             ) from error
 
 
+def _metric_of(found: list[SavedCheckpoint]) -> str:
+    """Return the metric by which checkpoints are compared: that of the newest that has one."""
+    return next((each.metric for each in reversed(found) if each.metric), "")
+
+
 def _best_first(found: list[SavedCheckpoint], metric: str) -> list[SavedCheckpoint]:
     """Return the checkpoints that have a value of a metric, the best first, and of equal ones the oldest."""
     measured = [each for each in found if metric and each.metric == metric and each.value is not None]
@@ -335,8 +380,21 @@ def _checksum(path: Path) -> int:
 
 def _text(saved: SavedCheckpoint) -> bytes:
     """Return the contents of a marker."""
-    record = asdict(saved)
+    return _sealed({name: value for name, value in asdict(saved).items() if name not in _EVALUATED})
+
+
+def _sealed(record: dict[str, Any]) -> bytes:
+    """Return a record with its checksum as JSON."""
     return json.dumps({**record, _MARKER_CHECKSUM: _record_checksum(record)}).encode()
+
+
+def _opened(text: bytes) -> dict[str, Any] | None:
+    """Return the record in a JSON text, or None if it is damaged."""
+    try:
+        record: dict[str, Any] = json.loads(text)
+        return record if record.pop(_MARKER_CHECKSUM, None) in (None, _record_checksum(record)) else None
+    except (AttributeError, TypeError, ValueError, RecursionError):
+        return None
 
 
 def _parsed(text: bytes) -> SavedCheckpoint | None:
@@ -345,11 +403,12 @@ def _parsed(text: bytes) -> SavedCheckpoint | None:
     Markers of earlier versions have no checksums. What a later version has added is passed over: as if it were damaged,
     its checkpoints would be removed here.
     """
+    record = _opened(text)
+    if record is None:
+        return None
     try:
-        record = json.loads(text)
-        if record.pop(_MARKER_CHECKSUM, None) not in (None, _record_checksum(record)):
-            return None
-        known = {each.name: record[each.name] for each in fields(SavedCheckpoint) if each.name in record}
+        names = [each.name for each in fields(SavedCheckpoint) if each.name not in _EVALUATED]
+        known = {name: record[name] for name in names if name in record}
         saved = SavedCheckpoint(**known)
         numbers = [value for name, value in known.items() if name not in (*_TEXTS, *_TABLES, "value")]
         numbers += [*saved.files.values(), *saved.checksums.values()]

@@ -1,0 +1,51 @@
+"""What the nodes that train know of the evaluator: whether it evaluates their checkpoints, and has them stop."""
+
+import logging
+
+from tensorflowonspark import storage
+from tensorflowonspark.config import ClusterSpec, Job, Role
+from tensorflowonspark.messages import Evaluation
+from tensorflowonspark.node.driver_link import Link
+
+_log = logging.getLogger(__name__)
+_START_SECONDS = 60.0  # for an evaluator to begin with the checkpoints, before it is taken for one that does not
+
+
+class EvaluatorNews:
+    """What a node has heard of the cluster's evaluator, about the checkpoints in one directory."""
+
+    def __init__(self, link: Link, spec: ClusterSpec, role: Role, directory: str) -> None:
+        self._link = link
+        self.exists = spec.evaluator and role.job is not Job.EVALUATOR
+        self._reads = role.job is Job.EVALUATOR
+        self._place = storage.file_system(directory)
+
+    def _is_here(self, evaluation: Evaluation) -> bool:
+        return bool(evaluation.directory) and storage.file_system(evaluation.directory) == self._place
+
+    def awaits(self) -> bool:
+        """Return whether the evaluator may yet evaluate checkpoints of the directory."""
+        evaluation = self._link.evaluation
+        return self.exists and (evaluation is None or self._is_here(evaluation))
+
+    def stops(self) -> bool:
+        """Return whether the training is to end, by what the evaluator has found so far."""
+        evaluation = self._link.evaluation
+        return self.exists and evaluation is not None and self._is_here(evaluation) and evaluation.stop
+
+    def wait_for_start(self) -> None:
+        """Wait until the evaluator has begun with the checkpoints; if it does something else, not for ever."""
+        if self.exists:
+            self._link.wait_for_evaluation(lambda _: True, _START_SECONDS)
+
+    def wait_for(self, checkpoint: str) -> None:
+        """Wait until the evaluator is done with a checkpoint, if it evaluates those of the directory."""
+        self.wait_for_start()
+        if self.awaits() and self._link.evaluation is not None:
+            self._link.wait_for_evaluation(lambda found: not self._is_here(found) or found.checkpoint == checkpoint)
+
+    def note_own_loop(self) -> None:
+        """Have the others know, on an evaluator that restores checkpoints in a loop of its own: none waits for it."""
+        if self._reads and self._link.evaluation is None:
+            self._link.evaluation = Evaluation()
+            self._link.send(Evaluation())
