@@ -259,7 +259,6 @@ class CheckpointSaved(ToDriver, ToNode):
     notice: int = 0  # the last `Notice` when it began to
     name: str = ""
     epoch: int = 0  # that has ended with it; 0: it is within one, or the program counts none
-    keep: int = 1  # checkpoints that are kept
 
 
 @dataclass(frozen=True)

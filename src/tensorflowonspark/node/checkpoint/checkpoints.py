@@ -235,8 +235,7 @@ class Checkpoints:
             beside(local)
         if self._position is None:
             return partial(self._store.add, local, step, epoch, batch=batch, **fields)
-        record = {**self._position.describe(batch), **fields}
-        report = self._position.saved_here(self.directory, self._store.keep)
+        record, report = {**self._position.describe(batch), **fields}, self._position.saved_here(self.directory)
         self._position.write(local, step, epoch, batch)
 
         def add() -> SavedCheckpoint:

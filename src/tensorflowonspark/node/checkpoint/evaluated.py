@@ -1,14 +1,19 @@
 """What the nodes that train know of the evaluator: whether it evaluates their checkpoints, and has them stop."""
 
-import logging
+from typing import Any
 
 from tensorflowonspark import storage
 from tensorflowonspark.config import ClusterSpec, Job, Role
 from tensorflowonspark.messages import Evaluation
 from tensorflowonspark.node.driver_link import Link
 
-_log = logging.getLogger(__name__)
 _START_SECONDS = 60.0  # for an evaluator to begin with the checkpoints, before it is taken for one that does not
+
+
+def place_of(directory: str) -> tuple[Any, ...]:
+    """Return what is the same for all names of a directory, in all threads."""
+    files, root = storage.file_system(directory)
+    return type(files), repr(files.storage_options), root
 
 
 class EvaluatorNews:
@@ -18,10 +23,10 @@ class EvaluatorNews:
         self._link = link
         self.exists = spec.evaluator and role.job is not Job.EVALUATOR
         self._reads = role.job is Job.EVALUATOR
-        self._place = storage.file_system(directory)
+        self._place = place_of(directory)
 
     def _is_here(self, evaluation: Evaluation) -> bool:
-        return bool(evaluation.directory) and storage.file_system(evaluation.directory) == self._place
+        return bool(evaluation.directory) and place_of(evaluation.directory) == self._place
 
     def awaits(self) -> bool:
         """Return whether the evaluator may yet evaluate checkpoints of the directory."""

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from tensorflowonspark import storage
 from tensorflowonspark.errors import CheckpointError, SpecError
 from tensorflowonspark.keras.jax.training_state import is_state
 from tensorflowonspark.messages import CheckpointSaved, Evaluation, ReportedMetrics
 from tensorflowonspark.node.checkpoint.best import BestMetric
+from tensorflowonspark.node.checkpoint.evaluated import place_of
 from tensorflowonspark.node.checkpoint.parts import StateParts, divided_objects, not_seen
 from tensorflowonspark.node.checkpoint.state import read_state
 from tensorflowonspark.node.checkpoint.store import CheckpointStore, SavedCheckpoint
@@ -106,8 +106,8 @@ class Evaluator:
                 self._node.link.wait_for_checkpoints(len(saves))
         if not (self._epochs or self._done):
             raise self._nothing(saves)
-        if saves:  # the training's program has ended, so that this one may remove what it kept for it
-            self._store.keep = saves[-1].keep
+        if found and found[-1].keep:  # the training's program has ended: what it kept for this one may go
+            self._store.keep = found[-1].keep
             self._store.prune()
         return self._history
 
@@ -127,8 +127,8 @@ class Evaluator:
 
     def _found(self, saves: list[CheckpointSaved]) -> list[SavedCheckpoint]:
         """Return the checkpoints that are there; raise if that of the chief is not, as on a host of other files."""
-        place = storage.file_system(self._directory)
-        of_epochs = [each for each in saves if each.epoch and storage.file_system(each.directory) == place]
+        place = place_of(self._directory)
+        of_epochs = [each for each in saves if each.epoch and place_of(each.directory) == place]
         names = [each.name for each in of_epochs]
         for _ in range(_SEEN_SECONDS):
             found = self._store.complete()

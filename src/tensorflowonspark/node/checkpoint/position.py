@@ -74,12 +74,12 @@ class ResumePosition:
             return None
         return taken
 
-    def saved_here(self, directory: str, keep: int) -> Callable[[SavedCheckpoint], None]:
+    def saved_here(self, directory: str) -> Callable[[SavedCheckpoint], None]:
         """Return what reports that a checkpoint of this moment is complete, after which no earlier feed is needed."""
         position = self._feeds.current, directory, self._link.saves.notice.number
 
         def report(saved: SavedCheckpoint) -> None:
-            self._link.send(CheckpointSaved(*position, saved.name, 0 if saved.batch else saved.epoch, keep))
+            self._link.send(CheckpointSaved(*position, saved.name, 0 if saved.batch else saved.epoch))
 
         return report
 

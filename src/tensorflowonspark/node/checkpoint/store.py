@@ -55,6 +55,7 @@ class SavedCheckpoint:
     metric: str = ""  # that says which checkpoint is best; empty if none does
     value: float | None = None  # None within an epoch, and where it is not finite
     mode: str = ""  # "min" or "max", whichever is better; empty without a metric
+    keep: int = 0  # how many its writer keeps; 0 in those of earlier versions
     # What an evaluator has found, which is in a file of its own: the values of all epochs up to this one, and their
     # numbers; and whether they end the training.
     validation: dict[str, list[float]] = field(default_factory=dict)
@@ -112,7 +113,8 @@ class CheckpointStore:
     def best(self, metric: str = "") -> SavedCheckpoint | None:
         """Return the best complete checkpoint by a metric, by default that of the newest; None if none has a value."""
         found = self.complete()
-        return next(iter(_best_first(found, metric or _metric_of(found))), None)
+        metric = metric or next((each.metric for each in reversed(found) if each.metric), "")
+        return next(iter(_best_first(found, metric)), None)
 
     def unevaluated(self, found: list[SavedCheckpoint]) -> list[SavedCheckpoint]:
         """Return those of complete checkpoints that an evaluator has yet to evaluate, which it does in their order."""
@@ -201,6 +203,7 @@ class CheckpointStore:
             epoch,
             {**sizes, **{part: size for part, (size, _) in parts.items()}},
             **fields,
+            keep=self.keep,
             checksums={**checksums, **{part: checksum for part, (_, checksum) in parts.items()}},
         )
         with self._explained("written", _ADVICE):
@@ -213,7 +216,8 @@ class CheckpointStore:
     def _kept(self, found: list[SavedCheckpoint]) -> set[str]:
         """Return the names of those to keep, of all, the newest last: it, the best, and others while there is room."""
         newest = found[-1]
-        best = _best_first(found, _metric_of(found))
+        metric = newest.metric or next((each.metric for each in reversed(found) if each.validation), "")
+        best = _best_first(found, metric)
         others = [each for each in reversed(found) if each not in best]
         awaited = self.unevaluated(found) if self._awaits() else []
         if len(awaited) > _MANY_AWAITED and not self._warned:
@@ -356,11 +360,6 @@ class CheckpointStore:
             raise CheckpointError(
                 f"checkpoints could not be {action} in {self.directory}: {type(error).__name__}: {error}; {advice}"
             ) from error
-
-
-def _metric_of(found: list[SavedCheckpoint]) -> str:
-    """Return the metric by which checkpoints are compared: that of the newest that has one."""
-    return next((each.metric for each in reversed(found) if each.metric), "")
 
 
 def _best_first(found: list[SavedCheckpoint], metric: str) -> list[SavedCheckpoint]:

@@ -1,0 +1,154 @@
+"""An evaluator beside the training: its values are those of inline validation, whatever fails meanwhile."""
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+import tensorflowonspark as tfos
+from tests.support.programs import small_frame
+
+pytestmark = [pytest.mark.masters("local"), pytest.mark.timeout(240)]
+
+
+def build():
+    """Return a model with a dropout and statistics of batches."""
+    import keras
+
+    model = keras.Sequential(
+        [
+            keras.Input((3,)),
+            keras.layers.Dense(8, "relu", kernel_initializer=keras.initializers.GlorotUniform(1)),
+            keras.layers.BatchNormalization(),
+            keras.layers.Dropout(0.1),
+            keras.layers.Dense(1, kernel_initializer=keras.initializers.GlorotUniform(2)),
+        ]
+    )
+    model.compile("adam", "mse", weighted_metrics=["mae"])
+    return model
+
+
+def train(args, ctx):
+    """Train, with inline validation if it is asked for; the evaluator evaluates."""
+    import keras
+
+    keras.utils.set_random_seed(3)
+    columns = {"features": "features", "label": "label"}
+    if ctx.job == "evaluator":
+        rows = ctx.read_parquet(args["held"], cache=None).dataset(16, **columns)
+        return ctx.evaluate_checkpoints(build, rows, directory=args["directory"], **args.get("evaluator", {}))
+    checkpoint = ctx.checkpoint(args["directory"], **args.get("checkpoint", {}))
+    with ctx.strategy().scope():
+        model = build()
+    validation = ctx.validation_dataset(16, **columns) if args.get("inline") else None
+    rows = ctx.dataset(16, **columns)
+    callbacks = [checkpoint.callback()]
+    history = model.fit(rows, epochs=args["epochs"], validation_data=validation, callbacks=callbacks, verbose=0)
+    best = checkpoint.best()
+    return {**history.history, "epochs": history.epoch, "best": best and (best.epoch, best.metric, best.value)}
+
+
+@pytest.fixture
+def held(spark, tmp_path):
+    frame = small_frame(spark, [50, 27])
+    frame.write.parquet(str(tmp_path / "held"))
+    return frame
+
+
+@pytest.mark.smoke
+def test_values_are_those_of_inline_validation(spark, tmp_path, held):
+    args = {"held": str(tmp_path / "held"), "directory": str(tmp_path / "saved"), "inline": True, "epochs": 4}
+    with tfos.Cluster(spark, train, args, num_workers=2, evaluator=True) as cluster:
+        cluster.train(small_frame(spark, [100, 60]), validation=held)
+        results = cluster.join()
+    inline = results.chief
+    assert results.validation["epoch"] == [0, 1, 2, 3]
+    for name in ("val_loss", "val_mae"):
+        assert results.validation[name] == pytest.approx(inline[name], rel=1e-5)
+        assert [each.values[name] for each in results.metrics.epochs] == results.validation[name]
+    losses = results.validation["val_loss"]
+    assert inline["best"] == (losses.index(min(losses)) + 1, "val_loss", pytest.approx(min(losses)))
+    assert len(list((tmp_path / "saved").iterdir())) == 3
+
+
+def alone(args, ctx):
+    """Fit rows of one's own on one worker; the loss of validation rises from the third epoch on."""
+    import time
+
+    import keras
+    import numpy as np
+
+    class Rising(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            if args.get("pause"):
+                time.sleep(args["pause"])
+            self.model.layers[0].bias.assign([abs(epoch - 2.0)])
+
+    def make():
+        model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, kernel_initializer="zeros")])
+        model.compile(keras.optimizers.SGD(0.0), "mae")
+        return model
+
+    rows = np.zeros((8, 1), "float32"), np.zeros((8, 1), "float32")
+    directory = args["directory"]
+    if ctx.job == "evaluator":
+        model = make()
+        evaluate = model.evaluate
+
+        def counted(**settings):
+            with open(f"{directory}-evaluated", "a") as file:
+                print(float(model.layers[0].bias.numpy()[0]), ctx.attempt, file=file)
+            time.sleep(args.get("slow", 0.0))
+            if ctx.attempt == 0 and args.get("kill") == model.layers[0].bias.numpy()[0]:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return evaluate(**settings)
+
+        model.evaluate = counted
+        return ctx.evaluate_checkpoints(model, rows, directory=directory, **args.get("evaluator", {}))
+    checkpoint = ctx.checkpoint(directory, **args.get("checkpoint", {}))
+    model = make()
+    callbacks = [Rising(), checkpoint.callback()]
+    history = model.fit(*rows, epochs=args["epochs"], callbacks=callbacks, verbose=0)
+    return history.epoch, checkpoint.best().epoch
+
+
+def evaluated(args):
+    """Return the biases of the models that were evaluated, which are known by them."""
+    return [float(line.split()[0]) for line in Path(f"{args['directory']}-evaluated").read_text().splitlines()]
+
+
+def test_a_criterion_ends_the_training_and_a_later_run_goes_on_with_it(spark, tmp_path):
+    args = {"directory": str(tmp_path / "saved"), "epochs": 40, "pause": 0.3, "evaluator": {"patience": 2}}
+    args["checkpoint"] = {"keep": 2}
+    first = tfos.run(spark, alone, args, num_workers=1, evaluator=True)
+    epochs, best = first.chief
+    assert 5 <= len(epochs) < 40 and best == 3
+    assert first.validation["epoch"] == epochs
+    assert first.validation["val_loss"] == pytest.approx([abs(each - 2.0) for each in epochs])
+    names = sorted(each.name for each in (tmp_path / "saved").iterdir())
+    assert len(names) == 3 and names[0].startswith("step-00000002-") or names[0].startswith("step-00000003-")
+    count = len(evaluated(args))
+    assert count == len(epochs)
+    again = tfos.run(spark, alone, args, num_workers=1, evaluator=True)
+    assert again.chief == (epochs, 3) and again.validation == first.validation
+    more = {**args, "epochs": len(epochs) + 2, "evaluator": {"patience": 60}}
+    on = tfos.run(spark, alone, more, num_workers=1, evaluator=True)
+    assert on.validation["epoch"] == list(range(len(epochs) + 2))
+    biases = evaluated(args)  # those of the last epoch of the run before show what Keras takes for better
+    assert biases[-2:] == pytest.approx([len(epochs) - 2.0, len(epochs) - 1.0])
+    assert len(biases) <= count + 5
+
+
+def test_an_evaluator_that_is_slow_and_killed_evaluates_each_epoch_once(spark, tmp_path):
+    args = {"directory": str(tmp_path / "saved"), "epochs": 6, "slow": 0.3, "kill": 1.0}
+    args["checkpoint"] = {"keep": 1, "wait": False, "best": "val_loss"}
+    results = tfos.run(spark, alone, args, num_workers=1, evaluator=True, restarts=1)
+    assert results.restarts == 1
+    assert results.validation["epoch"] == list(range(6))
+    assert results.validation["val_loss"] == pytest.approx([2.0, 1.0, 0.0, 1.0, 2.0, 3.0])
+    assert results.history["val_loss"] == pytest.approx([2.0, 1.0, 0.0, 1.0, 2.0, 3.0])
+    assert results.chief[1] == 3
+    assert evaluated(args) == [2.0, 1.0, 1.0, 0.0, 1.0, 2.0, 3.0]  # that in which it was killed again
+    assert len(list((tmp_path / "saved").iterdir())) == 2  # the best, and the newest
