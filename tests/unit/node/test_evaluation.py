@@ -69,7 +69,7 @@ class Training:
         import tensorflow as tf
 
         role = Role(Job.WORKER, 0)
-        feeds = SimpleNamespace(first=0, current=0, saved_to=(), arriving=None, fingerprint="", taken=lambda *_: None)
+        feeds = SimpleNamespace(first=0, current=0, saved_to=(), arriving=None, fingerprint=7, taken=lambda *_: None)
         position = ResumePosition(feeds, link, 1, EvaluatorNews(link, SPEC, role, directory))
         policy = SavePolicy(keep, BestMetric(best, evaluator=True))
         self.checkpoints = Checkpoints(directory, policy, "", True, "worker:0", position)
@@ -230,7 +230,7 @@ def test_values_for_tensorboard(link, tmp_path):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"monitor": "val_los"}, "monitor='val_los' is no metric of this training; did you mean 'val_loss'.*val_mse"),
+        ({"monitor": "val_los"}, "monitor='val_los' is no metric of this training .did you mean 'val_loss'.*val_mse"),
         ({"monitor": ""}, "monitor='': expected the name of a metric"),
         ({"mode": "most"}, "mode='most': expected one of"),
         ({"patience": -1}, "patience=-1: expected a number of epochs"),
@@ -254,9 +254,7 @@ def test_data_that_are_refused():
 
 def test_a_directory_without_checkpoints_is_an_error_at_the_end(link, tmp_path):
     Training(link, str(tmp_path / "other")).save(1, 1.0)
-    with pytest.raises(
-        CheckpointError, match=rf"no.*|without a checkpoint of an epoch in .*{tmp_path}/one; it saved in"
-    ):
+    with pytest.raises(CheckpointError, match=f"of an epoch in {tmp_path}/one; it saved in {tmp_path}/other"):
         evaluator(link, str(tmp_path / "one")).run()
 
 
