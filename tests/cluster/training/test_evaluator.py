@@ -76,8 +76,12 @@ def alone(args, ctx):
     """Fit rows of one's own on one worker; the loss of validation rises from the third epoch on."""
     import time
 
-    import keras
     import numpy as np
+
+    if args.get("old"):
+        import tf_keras as keras
+    else:
+        import keras
 
     class Rising(keras.callbacks.Callback):
         def on_epoch_end(self, epoch, logs=None):
@@ -107,7 +111,11 @@ def alone(args, ctx):
         model.evaluate = counted
         return ctx.evaluate_checkpoints(model, rows, directory=directory, **args.get("evaluator", {}))
     checkpoint = ctx.checkpoint(directory, **args.get("checkpoint", {}))
-    model = make()
+    if keras.config.backend() == "jax" if hasattr(keras, "config") else False:
+        model = make()
+    else:
+        with ctx.strategy().scope():
+            model = make()
     callbacks = [Rising(), checkpoint.callback()]
     history = model.fit(*rows, epochs=args["epochs"], callbacks=callbacks, verbose=0)
     return history.epoch, checkpoint.best().epoch
@@ -154,3 +162,84 @@ def test_an_evaluator_that_is_slow_and_killed_evaluates_each_epoch_once(spark, t
     assert results.chief[1] == 3
     assert evaluated(args) == [2.0, 1.0, 1.0, 0.0, 1.0, 2.0, 3.0]  # that in which it was killed again
     assert len(list((tmp_path / "saved").iterdir())) == 2  # the best, and the newest
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("args", "environment"),
+    [
+        pytest.param({}, {}, id="tensorflow"),
+        pytest.param({"old": True}, {"TF_USE_LEGACY_KERAS": "1"}, id="tf_keras"),
+        pytest.param({}, {"KERAS_BACKEND": "jax"}, id="jax"),
+    ],
+)
+def test_two_workers_stop_after_the_same_epoch(spark, tmp_path, args, environment):
+    args |= {"directory": str(tmp_path / "saved"), "epochs": 60, "pause": 0.2, "evaluator": {"patience": 2}}
+    results = tfos.run(spark, alone, args, num_workers=2, evaluator=True, env=environment)
+    (epochs, best), other = results.by_worker
+    assert other == (epochs, best) == (list(range(len(epochs))), 3)
+    assert 5 <= len(epochs) < 60
+    assert results.validation["val_loss"] == pytest.approx([abs(each - 2.0) for each in epochs])
+    again = tfos.run(spark, alone, args, num_workers=2, evaluator=True, env=environment)
+    assert again.by_worker == [(epochs, 3)] * 2
+    assert len(evaluated(args)) == len(epochs) + 1  # the last model once more: so Keras knows what is better
+
+
+def loop(args, ctx):
+    """Train in a loop of one's own, which counts epochs."""
+    import keras
+    import numpy as np
+    import tensorflow as tf
+
+    def make():
+        model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, kernel_initializer="zeros")])
+        model.compile("sgd", "mae")
+        return model
+
+    if ctx.job == "evaluator":
+        rows = tf.data.Dataset.from_tensor_slices((np.zeros((8, 1)), np.zeros((8, 1)))).batch(4)
+        return ctx.evaluate_checkpoints(make, rows, directory=args, patience=1)
+    checkpoint, model = ctx.checkpoint(args), make()
+    for epoch in range(200):
+        model.layers[0].bias.assign([abs(epoch - 1.0)])
+        ctx.report(epoch=epoch, loss=0.5)
+        checkpoint.save(tf.train.Checkpoint(model=model), epoch + 1, epoch=epoch + 1)
+        if checkpoint.is_over():
+            break
+    return epoch + 1
+
+
+def test_a_loop_of_ones_own_is_shown_and_logged_as_fit_is(spark, tmp_path, mlflow):
+    with mlflow.start_run() as run:
+        results = tfos.run(spark, loop, str(tmp_path / "saved"), num_workers=1, evaluator=True)
+    assert 3 <= results.chief < 200
+    expected = [abs(each - 1.0) for each in range(results.chief)]
+    assert results.validation == {"epoch": list(range(results.chief)), "val_loss": pytest.approx(expected)}
+    assert results.history["val_loss"] == pytest.approx(expected)
+    found = mlflow.MlflowClient().get_metric_history(run.info.run_id, "val_loss")
+    assert [(each.step, each.value) for each in found] == list(enumerate(pytest.approx(expected).expected))
+
+
+def refused(args, ctx):
+    """Call it as one should not."""
+    import numpy as np
+
+    if args in ("worker", "none") or ctx.job == "evaluator":
+        ctx.evaluate_checkpoints(lambda: None, (np.zeros(2), np.zeros(2)), directory="/none")
+
+
+@pytest.mark.parametrize(
+    ("args", "evaluator", "message"),
+    [
+        (
+            "none",
+            False,
+            "on worker:0: it is for the evaluator's program .the cluster has none: start it with evaluator=",
+        ),
+        ("worker", True, "on worker:0: it is for the evaluator's program .which ctx.job tells"),
+        ("model", True, "expected a Keras model, or a function that returns one"),
+    ],
+)
+def test_calls_that_are_refused(spark, args, evaluator, message):
+    with pytest.raises(tfos.NodeError, match=message):
+        tfos.run(spark, refused, args, num_workers=1, evaluator=evaluator)
