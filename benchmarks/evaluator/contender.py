@@ -4,6 +4,7 @@ import json
 import os
 import tempfile
 import time
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from threading import Thread
@@ -12,65 +13,93 @@ from benchmarks.common.rounds import serve_rounds
 from benchmarks.common.spark import two_slots
 
 _ROWS, _BATCH, _WIDTH = 12_800, 256, 512
-_IDLE_SECONDS = 8
+_STEPS = _ROWS // _BATCH
+_WATCHED_SECONDS = 8
 
 
 def train(args, ctx):
-    """Train; return the seconds of a step in each round, while the evaluator waits and while it evaluates."""
+    """Train, or evaluate; return the seconds of a step in each round, by what the evaluator does meanwhile."""
     if args["apart"]:
         os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[ctx.job == "evaluator"]})
+    return (_evaluate if ctx.job == "evaluator" else _train)(args, ctx)
+
+
+def _model():
     import keras
+
+    layers = [keras.layers.Dense(_WIDTH, "relu") for _ in range(4)]
+    model = keras.Sequential([keras.Input((64,)), *layers, keras.layers.Dense(10, "softmax")])
+    model.compile("adam", "sparse_categorical_crossentropy")
+    return model
+
+
+def _rows(passes):
     import numpy as np
     import tensorflow as tf
 
-    def build():
-        layers = [keras.layers.Dense(_WIDTH, "relu") for _ in range(4)]
-        model = keras.Sequential([keras.Input((64,)), *layers, keras.layers.Dense(10, "softmax")])
-        model.compile("adam", "sparse_categorical_crossentropy")
-        return model
+    values = np.random.default_rng(1).normal(size=(_ROWS, 64)).astype("float32"), np.arange(_ROWS) % 10
+    return tf.data.Dataset.from_tensor_slices(values).batch(_BATCH).cache().repeat(passes)
 
-    def rows(passes):
-        values = np.random.default_rng(1).normal(size=(_ROWS, 64)).astype("float32"), np.arange(_ROWS) % 10
-        return tf.data.Dataset.from_tensor_slices(values).batch(_BATCH).cache().repeat(passes)
 
-    idle = Path(f"{args['directory']}-idle")
-    if ctx.job == "evaluator":
-        model, data = build(), rows(4)  # which take longer than an epoch
-        model.evaluate(data, verbose=0)
+def _evaluate(args, ctx):
+    model, other, data = _model(), _model(), _rows(4)  # which take longer than an epoch
+    for each in (model, other):
+        each.evaluate(data, verbose=0)
 
-        def watch():
-            used = [time.process_time()]
-            for _ in range(_IDLE_SECONDS):
-                time.sleep(1.0)
-                used.append(time.process_time())
-            idle.write_text(json.dumps(median(end - begin for begin, end in zip(used, used[1:], strict=False))))
+    def work():
+        used = [time.process_time()]
+        for _ in range(_WATCHED_SECONDS):  # in which it waits
+            time.sleep(1.0)
+            used.append(time.process_time())
+        Path(args["idle"]).write_text(json.dumps(median(end - begin for begin, end in pairwise(used))))
+        while True:
+            if Path(args["other"]).exists():
+                other.evaluate(data, verbose=0)
+            time.sleep(0.05)
 
-        Thread(target=watch, daemon=True).start()
-        return ctx.evaluate_checkpoints(model, data, directory=args["directory"])
-    checkpoint, model, data = ctx.checkpoint(args["directory"], keep=1), build(), rows(1)
-    state = tf.train.Checkpoint(model=model, optimizer=model.optimizer)
+    Thread(target=work, daemon=True).start()
+    return ctx.evaluate_checkpoints(model, data, directory=args["directory"])
+
+
+def _train(args, ctx):
+    import tensorflow as tf
+
+    checkpoint, model, data = ctx.checkpoint(args["directory"], keep=1), _model(), _rows(1)
+    state, other = tf.train.Checkpoint(model=model, optimizer=model.optimizer), Path(args["other"])
 
     def epoch():
         wall, processor = time.perf_counter(), time.process_time()
         model.fit(data, verbose=0)
-        steps = _ROWS / _BATCH
         seconds = time.perf_counter() - wall, time.process_time() - processor
-        return {"wall": seconds[0] / steps, "processor": seconds[1] / steps}
+        return {"wall": seconds[0] / _STEPS, "processor": seconds[1] / _STEPS}
 
-    epoch()  # traces
-    while not idle.exists():
-        time.sleep(0.1)
-    found = {"waits": [], "evaluates": [], "idle": json.loads(idle.read_text())}
-    for number in range(args["rounds"] + 1):
-        waits = epoch()
-        checkpoint.save(state, number + 1, epoch=number + 1)
+    def beside_other():
+        other.write_text("")
+        time.sleep(0.5)
+        found = epoch()
+        other.unlink()
+        time.sleep(args["pause"])
+        return found
+
+    def beside_evaluation():
+        step = int(model.optimizer.iterations.numpy())
+        checkpoint.save(state, step, epoch=step // _STEPS)
         time.sleep(0.5)  # until it has read the checkpoint
-        evaluates = epoch()
+        found = epoch()
         checkpoint.best()  # waits until it is evaluated
-        if number:  # the first round is a warm-up
-            found["waits"].append(waits)
-            found["evaluates"].append(evaluates)
-    return found
+        return found
+
+    turns = {"waits": epoch, "other": beside_other, "evaluates": beside_evaluation}
+    epoch()  # traces
+    while not Path(args["idle"]).exists():
+        time.sleep(0.1)
+    found = {name: [] for name in turns}
+    for number in range(args["rounds"] + 1):
+        for name in turns if number % 2 else reversed(list(turns)):
+            seconds = turns[name]()
+            if number:  # the first round is a warm-up
+                found[name].append(seconds)
+    return {**found, "idle": json.loads(Path(args["idle"]).read_text())}
 
 
 def main():
@@ -81,7 +110,8 @@ def main():
 
         def run_round(request):
             with tempfile.TemporaryDirectory() as directory:
-                args = {**request, "directory": f"{directory}/saved"}
+                paths = {name: f"{directory}/{name}" for name in ("directory", "idle", "other")}
+                args = {**request, **paths, "pause": 4.0}  # for the other work to end
                 return tfos.run(spark, train, args, num_workers=1, evaluator=True).chief
 
         serve_rounds(run_round)
