@@ -266,6 +266,12 @@ FAULTS = [
     ),
     (
         "node",
+        "is killed while it evaluates checkpoints ([an evaluator](checkpoints.md#validation-beside-the-training))",
+        "as of any node; after a restart it goes on with the epochs that have no values",
+        "cluster/training/test_evaluator.py::test_an_evaluator_that_is_slow_and_killed_evaluates_each_epoch_once",
+    ),
+    (
+        "node",
         "is slow (a straggler)",
         "none: the others wait, however long it computes; the line at the end names it",
         "cluster/training/test_advice.py::test_one_slow_worker_bounds_all_that_train_in_step",

@@ -56,6 +56,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 _FIRST_SECONDS = 10.0  # of a program that does not train, as of a ps, in which it may return; 2.x gave it these too
 _CHECK_SECONDS = 0.2
+_NOTED_SECONDS = 1.0  # for which an evaluator goes on: a wait that is longer has a line
 
 
 @takes(ClusterSettings, old=partial(with_groups, warn=True), elsewhere=OF_PEERS)
@@ -274,28 +275,30 @@ class Cluster(ClusterView):
         if not self._monitor.wait(
             lambda: all(node.program.returned or node.program.serving or node.lost for node in trainers), timeout
         ):
-            running = [each for each in trainers if not (each.program.returned or each.lost)]
-            names = ", ".join(f"{each.role} on {each.host}" for each in running)
-            raise ClusterError(f"after {timeout:g} s (timeout) the program still runs on {names}")
-        self._wait_for_first_lines(end)
+            raise _late([each for each in trainers if not (each.program.returned or each.lost)], timeout)
+        self._wait_for_others(end)
+        if late := [each for each in self._monitor.roster.nodes if each.evaluates]:
+            raise _late(late, timeout)
         self._attempt.advise()
         returned = {str(node.role): deserialize_result(node) for node in trainers if node.program.returned}
         return Results(returned, self.spec, self.metrics())
 
-    def _wait_for_first_lines(self, end: float) -> None:
-        """Wait until the programs of the other nodes have had some time: one may just begin, or be about to return."""
+    def _wait_for_others(self, end: float) -> None:
+        """Wait until an evaluator is done, and other programs have had some time: one may just begin, or return."""
         trainers = set(self._monitor.roster.spec.trainers)
         others = [node for node in self._monitor.roster.nodes if node.role not in trainers]
-        if evaluators := [node for node in others if node.program.evaluating and not node.program.returned]:
-            names = ", ".join(f"{node.role} on {node.host}" for node in evaluators)
-            self._attempt.console.note(f"the training has ended; {names} evaluates its last checkpoints", "evaluation")
+        told = time.monotonic() + _NOTED_SECONDS
         while time.monotonic() < end and not self._monitor.wait(
             lambda: all(node.may_be_ended(_FIRST_SECONDS) for node in others), _CHECK_SECONDS
         ):
             with self._monitor.lock:
-                for node in others:
-                    if node.program.evaluating:  # also one that has been started again meanwhile
-                        self._monitor.roster.send(node.number, TrainingEnded())
+                evaluators = [node for node in others if node.evaluates]
+                for node in evaluators:  # also one that has been started again meanwhile
+                    self._monitor.roster.send(node.number, TrainingEnded())
+            if evaluators and time.monotonic() > told:
+                told = math.inf
+                text = f"the training has ended, and {_places(evaluators)} evaluates its last checkpoints"
+                self._attempt.console.note(text, "evaluation")
 
     def __enter__(self) -> "Cluster":
         return self.start()
@@ -534,3 +537,11 @@ class Cluster(ClusterView):
         failure = self._monitor.failure()
         if failure is not None:
             raise failure
+
+
+def _places(nodes: Sequence[Node]) -> str:
+    return ", ".join(f"{node.role} on {node.host}" for node in nodes)
+
+
+def _late(nodes: Sequence[Node], timeout: float | None) -> ClusterError:
+    return ClusterError(f"after {timeout:g} s (timeout) the program still runs on {_places(nodes)}")

@@ -170,19 +170,17 @@ class ConsoleReporter:
 
     def epoch_ended(self, epoch: EpochMetrics) -> None:
         """Show the metrics of an epoch, unless Keras has printed them in a line that is shown."""
-        entry = entry_of_epoch(epoch, self._rows_per_second(epoch))
-        if self._files is not None:
-            self._files.write(DRIVER, [entry])
         printed = epoch.shown and self._show in (None, self._chief)
-        if self._level <= logging.INFO and (self._json or not printed):
-            self._put(entry)
+        self._add_epoch(entry_of_epoch(epoch, self._rows_per_second(epoch)), is_shown=self._json or not printed)
 
     def validated(self, epoch: EpochMetrics) -> None:
         """Show what an evaluator has found of an epoch."""
-        entry = entry_of_epoch(epoch, event="validation")
+        self._add_epoch(entry_of_epoch(epoch, event="validation"))
+
+    def _add_epoch(self, entry: LogEntry, *, is_shown: bool = True) -> None:
         if self._files is not None:
             self._files.write(DRIVER, [entry])
-        if self._level <= logging.INFO:
+        if self._level <= logging.INFO and is_shown:
             self._put(entry)
 
     def _rows_per_second(self, epoch: EpochMetrics) -> float | None:

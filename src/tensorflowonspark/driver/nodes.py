@@ -179,10 +179,13 @@ class Node:
     def may_be_ended(self, seconds: float) -> bool:
         """Whether others need not wait for its program, which has had so many seconds; not if it is about to begin."""
         own = self.program
-        if own.evaluating and not self.lost:
-            return own.returned
         begun = own.begun_at is not None and time.monotonic() - own.begun_at > seconds
-        return begun or own.returned or own.serving or self.lost or self.restarts > 0
+        return not self.evaluates and (begun or own.returned or own.serving or self.lost or self.restarts > 0)
+
+    @property
+    def evaluates(self) -> bool:
+        """Whether its program evaluates the checkpoints of the others, and will return."""
+        return self.program.evaluating and not (self.program.returned or self.lost)
 
     @property
     def serves(self) -> bool:

@@ -220,6 +220,13 @@ def test_a_loop_of_ones_own_is_shown_and_logged_as_fit_is(spark, tmp_path, mlflo
     assert [(each.step, each.value) for each in found] == list(enumerate(pytest.approx(expected).expected))
 
 
+def test_an_evaluator_that_takes_longer_than_the_user_waits_is_named(spark, tmp_path):
+    args = {"directory": str(tmp_path / "saved"), "epochs": 1, "slow": 300.0, "checkpoint": {"best": "loss"}}
+    with pytest.raises(tfos.ClusterError, match=r"after 20 s \(timeout\) the program still runs on evaluator:0 on"):
+        with tfos.Cluster(spark, alone, args, num_workers=1, evaluator=True) as cluster:
+            cluster.join(timeout=20)
+
+
 def refused(args, ctx):
     """Call it as one should not."""
     import numpy as np

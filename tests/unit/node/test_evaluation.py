@@ -258,6 +258,15 @@ def test_a_directory_without_checkpoints_is_an_error_at_the_end(link, tmp_path):
         evaluator(link, str(tmp_path / "one")).run()
 
 
+def test_a_directory_of_an_earlier_training_is_not_taken_for_this_one(link, tmp_path):
+    Training(link, str(tmp_path / "old")).save(1, 1.0)
+    assert evaluator(link, str(tmp_path / "old")).run()["val_loss"] == [1.0]
+    link.saved.clear()
+    Training(link, str(tmp_path / "new")).save(1, 2.0)
+    with pytest.raises(CheckpointError, match=f"of an epoch in {tmp_path}/old; it saved in {tmp_path}/new"):
+        evaluator(link, str(tmp_path / "old")).run()
+
+
 def test_a_directory_that_only_the_chief_sees(link, tmp_path, monkeypatch):
     monkeypatch.setattr("tensorflowonspark.node.checkpoint.evaluation._SEEN_SECONDS", 1)
     Training(link, str(tmp_path)).save(1, 1.0)

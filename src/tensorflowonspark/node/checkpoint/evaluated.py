@@ -1,5 +1,6 @@
 """What the nodes that train know of the evaluator: whether it evaluates their checkpoints, and has them stop."""
 
+from functools import lru_cache
 from typing import Any
 
 from tensorflowonspark import storage
@@ -10,6 +11,7 @@ from tensorflowonspark.node.driver_link import Link
 _START_SECONDS = 60.0  # for an evaluator to begin with the checkpoints, before it is taken for one that does not
 
 
+@lru_cache
 def place_of(directory: str) -> tuple[Any, ...]:
     """Return what is the same for all names of a directory, in all threads."""
     files, root = storage.file_system(directory)
@@ -23,10 +25,10 @@ class EvaluatorNews:
         self._link = link
         self.exists = spec.evaluator and role.job is not Job.EVALUATOR
         self._reads = role.job is Job.EVALUATOR
-        self._place = place_of(directory)
+        self._directory = directory
 
     def _is_here(self, evaluation: Evaluation) -> bool:
-        return bool(evaluation.directory) and place_of(evaluation.directory) == self._place
+        return bool(evaluation.directory) and place_of(evaluation.directory) == place_of(self._directory)
 
     def awaits(self) -> bool:
         """Return whether the evaluator may yet evaluate checkpoints of the directory."""

@@ -98,13 +98,12 @@ class Evaluator:
             saves, ended = self._node.link.wait_for_checkpoints(-1)  # before it looks for them
             found = self._found(saves)
             waiting = [each for each in self._store.unevaluated(found) if each.name not in self._done]
-            if waiting:
-                self._evaluate(waiting[0])
-            elif ended:
+            for each in waiting:
+                self._evaluate(each)
+            if not waiting and ended:
                 break
-            else:
-                self._node.link.wait_for_checkpoints(len(saves))
-        if not (self._epochs or self._done):
+            self._node.link.wait_for_checkpoints(len(saves))
+        if not (self._epochs or self._done) or (saves and not any(map(self._is_of_epoch, saves))):
             raise self._nothing(saves)
         if found and found[-1].keep:  # the training's program has ended: what it kept for this one may go
             self._store.keep = found[-1].keep
@@ -127,9 +126,7 @@ class Evaluator:
 
     def _found(self, saves: list[CheckpointSaved]) -> list[SavedCheckpoint]:
         """Return the checkpoints that are there; raise if that of the chief is not, as on a host of other files."""
-        place = place_of(self._directory)
-        of_epochs = [each for each in saves if each.epoch and place_of(each.directory) == place]
-        names = [each.name for each in of_epochs]
+        names = [each.name for each in saves if self._is_of_epoch(each)]
         for _ in range(_SEEN_SECONDS):
             found = self._store.complete()
             if not names or names[-1] in (*self._done, *self._store.damaged, *(each.name for each in found)):
@@ -138,6 +135,9 @@ class Evaluator:
         if self._done.intersection(names):  # the program has removed it
             return found
         raise not_seen(self._directory, f"{self._node.role} on {self._node.host}", f"the chief's {names[-1]}")
+
+    def _is_of_epoch(self, saved: CheckpointSaved) -> bool:
+        return bool(saved.epoch) and place_of(saved.directory) == place_of(self._directory)
 
     def _nothing(self, saves: list[CheckpointSaved]) -> CheckpointError:
         elsewhere = sorted({each.directory for each in saves} - {self._directory})
