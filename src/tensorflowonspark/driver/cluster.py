@@ -277,7 +277,7 @@ class Cluster(ClusterView):
         ):
             raise _late([each for each in trainers if not (each.program.returned or each.lost)], timeout)
         self._wait_for_others(end)
-        if late := [each for each in self._monitor.roster.nodes if each.evaluates]:
+        if late := [each for each in self._monitor.roster.evaluators() if each.evaluates]:
             raise _late(late, timeout)
         self._attempt.advise()
         returned = {str(node.role): deserialize_result(node) for node in trainers if node.program.returned}
@@ -292,7 +292,7 @@ class Cluster(ClusterView):
             lambda: all(node.may_be_ended(_FIRST_SECONDS) for node in others), _CHECK_SECONDS
         ):
             with self._monitor.lock:
-                evaluators = [node for node in others if node.evaluates]
+                evaluators = [node for node in self._monitor.roster.evaluators() if node.evaluates]
                 for node in evaluators:  # also one that has been started again meanwhile
                     self._monitor.roster.send(node.number, TrainingEnded())
             if evaluators and time.monotonic() > told:

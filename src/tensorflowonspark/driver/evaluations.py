@@ -7,7 +7,6 @@ All methods are called in events of the monitor.
 from dataclasses import replace
 from typing import Any
 
-from tensorflowonspark.config import Job
 from tensorflowonspark.driver.nodes import Node, Roster
 from tensorflowonspark.messages import CheckpointSaved, Evaluation, NodeReady, Returned
 
@@ -17,21 +16,20 @@ class Evaluations:
 
     def __init__(self, roster: Roster) -> None:
         self._roster = roster
-        self._evaluators = [node for node in roster.nodes if node.role.job is Job.EVALUATOR]
         self._last: Evaluation | None = None
 
     def receive(self, node: Node, message: Any) -> None:
         """Pass on what a message of a node says."""
         match message:
-            case _ if not self._evaluators:
+            case _ if not self._roster.evaluators():
                 return
             case CheckpointSaved():
-                self._send(self._evaluators, message)
+                self._send(self._roster.evaluators(), message)
             case Evaluation():
                 self._tell(message)
-            case Returned() if node in self._evaluators:
+            case Returned() if node in self._roster.evaluators():
                 self._tell(Evaluation())
-            case NodeReady() if self._last is not None and node not in self._evaluators:
+            case NodeReady() if self._last is not None and node not in self._roster.evaluators():
                 self._send([node], self._last)  # it is started again alone
 
     def _tell(self, evaluation: Evaluation) -> None:

@@ -210,6 +210,7 @@ class Roster:
         self.nodes = [Node(number, role) for number, role in enumerate(spec.roles)]
         self._fed = self._nodes_of(spec.fed)
         self._trainers = self._nodes_of(spec.trainers)
+        self._evaluators = [node for node in self.nodes if node.role.job is Job.EVALUATOR]
         self._states = Counter({NodeState.AWAITED: len(self.nodes)})
         self._idle: dict[int, Node] = {}  # by number
         self.former: set[Channel] = set()  # of processes in whose place others are started
@@ -301,6 +302,10 @@ class Roster:
     def trainers(self) -> list[Node]:
         """Return the nodes that train, in a list that never changes."""
         return self._trainers
+
+    def evaluators(self) -> list[Node]:
+        """Return the evaluator, if there is one."""
+        return self._evaluators
 
     def _nodes_of(self, roles: Iterable[Role]) -> list[Node]:
         wanted = set(roles)

@@ -16,7 +16,7 @@ from tensorflowonspark.config import ClusterSpec
 from tensorflowonspark.driver.metrics.history import History, Report, Reports
 from tensorflowonspark.driver.metrics.metrics_store import MetricsStore
 from tensorflowonspark.driver.nodes import NodeState, Roster
-from tensorflowonspark.messages import GpuUsage, Member, NodeUsage, ReportedMetrics, TrainingTotals
+from tensorflowonspark.messages import Evaluation, GpuUsage, Member, NodeUsage, ReportedMetrics, TrainingTotals
 
 
 def totals(at, steps=0, rows=0, waiting_for_rows=0.0, waiting_for_workers=0.0, training=None):
@@ -150,6 +150,22 @@ def test_the_chief_reports_the_epochs_of_the_cluster(store, nodes):
     assert found.nodes[1].values == {"loss": 7.0}
     assert [each.ended for each in store.events.reports()] == [False, True]
     assert found.advice == "take a larger batch_size"
+
+
+def evaluated(epoch, loss):
+    return Evaluation("/saved", f"step-{epoch}-{loss}", metrics=ReportedMetrics(epoch, {"val_loss": loss}, ended=True))
+
+
+def test_what_an_evaluator_finds_belongs_to_its_epoch_whenever_it_comes(store, nodes):
+    store.take_evaluation(evaluated(0, 5.0))  # before the epoch's own report
+    for epoch in range(3):
+        store.take_totals(nodes[0], reported(epoch, {"loss": float(epoch)}, ended=True))
+    store.take_evaluation(evaluated(1, 6.0))
+    store.take_evaluation(evaluated(1, 6.0))
+    store.take_evaluation(evaluated(9, 7.0))  # of an earlier run
+    expected = [{"loss": 0.0, "val_loss": 5.0}, {"loss": 1.0, "val_loss": 6.0}, {"loss": 2.0}]
+    assert [each.values for each in store.snapshot().epochs] == expected
+    assert [each.values for each in store.events.reports()] == expected
 
 
 def test_reports_within_epochs_are_thinned_and_those_of_their_ends_kept(store, nodes):
