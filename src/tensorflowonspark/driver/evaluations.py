@@ -7,6 +7,7 @@ All methods are called in events of the monitor.
 from dataclasses import replace
 from typing import Any
 
+from tensorflowonspark.config import Job
 from tensorflowonspark.driver.nodes import Node, Roster
 from tensorflowonspark.messages import CheckpointSaved, Evaluation, NodeReady, Returned
 
@@ -27,9 +28,9 @@ class Evaluations:
                 self._send(self._roster.evaluators(), message)
             case Evaluation():
                 self._tell(message)
-            case Returned() if node in self._roster.evaluators():
+            case Returned() if node.role.job is Job.EVALUATOR:
                 self._tell(Evaluation())
-            case NodeReady() if self._last is not None and node not in self._roster.evaluators():
+            case NodeReady() if self._last is not None and node.role.job is not Job.EVALUATOR:
                 self._send([node], self._last)  # it is started again alone
 
     def _tell(self, evaluation: Evaluation) -> None:

@@ -88,6 +88,8 @@ def alone(args, ctx):
             if args.get("pause"):
                 time.sleep(args["pause"])
             self.model.layers[0].bias.assign([abs(epoch - 2.0)])
+            if ctx.attempt == 0 and args.get("kill_worker") == epoch:
+                os.kill(os.getpid(), signal.SIGKILL)
 
     def make():
         model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, kernel_initializer="zeros")])
@@ -149,6 +151,16 @@ def test_a_criterion_ends_the_training_and_a_later_run_goes_on_with_it(spark, tm
     biases = evaluated(args)  # those of the last epoch of the run before show what Keras takes for better
     assert biases[-2:] == pytest.approx([len(epochs) - 2.0, len(epochs) - 1.0])
     assert len(biases) <= count + 5
+
+
+def test_a_restart_while_the_evaluator_reads_repeats_no_epoch(spark, tmp_path):
+    """Of the training it repeats the fifth epoch; the evaluation of an epoch that it breaks off counts once."""
+    args = {"directory": str(tmp_path / "saved"), "epochs": 6, "slow": 0.5, "pause": 0.4, "kill_worker": 4}
+    results = tfos.run(spark, alone, args, num_workers=1, evaluator=True, restarts=1)
+    assert results.restarts == 1
+    assert results.validation == {"epoch": list(range(6)), "val_loss": pytest.approx([2.0, 1.0, 0.0, 1.0, 2.0, 3.0])}
+    assert results.history["val_loss"] == results.validation["val_loss"]
+    assert len(evaluated(args)) in (6, 7)
 
 
 def test_an_evaluator_that_is_slow_and_killed_evaluates_each_epoch_once(spark, tmp_path):
