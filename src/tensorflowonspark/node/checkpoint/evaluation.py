@@ -5,7 +5,6 @@ found stays beside the checkpoint: a restart, or a later run, goes on with the c
 """
 
 import inspect
-import logging
 import math
 import time
 from collections.abc import Callable
@@ -24,7 +23,6 @@ from tensorflowonspark.node.checkpoint.store import CheckpointStore, SavedCheckp
 from tensorflowonspark.node.driver_link import Link
 from tensorflowonspark.node.metric_values import numbers_in
 
-_log = logging.getLogger(__name__)
 _SEEN_SECONDS = 10  # for a file system to show what another host has written
 _INFINITE = -1  # cardinality of a tf.data.Dataset
 
@@ -171,18 +169,15 @@ class Evaluator:
         if not getattr(self._model, "built", True):
             self._evaluate_model()
         with TemporaryDirectory(prefix="tfos-", dir=self._node.scratch or None) as local:
-            state = self._state()
+            state: Any = self._model
+            if not is_state(state):
+                import tensorflow as tf
+
+                state = tf.train.Checkpoint(model=self._model)
             if not (self._store.fetch(saved, local) and self._parts.read(saved, divided_objects(state))):
                 return None
             read_state(state, local, self._node.role, f"{self._directory}/{saved.name}", is_built=False)
         return {f"val_{name}": value for name, value in numbers_in(self._evaluate_model()).items()}
-
-    def _state(self) -> Any:
-        if is_state(self._model):
-            return self._model
-        import tensorflow as tf
-
-        return tf.train.Checkpoint(model=self._model)
 
     @property
     def _history(self) -> dict[str, list[float]]:
