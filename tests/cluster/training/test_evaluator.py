@@ -262,3 +262,33 @@ def refused(args, ctx):
 def test_calls_that_are_refused(spark, args, evaluator, message):
     with pytest.raises(tfos.NodeError, match=message):
         tfos.run(spark, refused, args, num_workers=1, evaluator=evaluator)
+
+
+def embed(args, ctx):
+    """Train a table that is divided among the workers."""
+    import keras
+    import numpy as np
+
+    def build():
+        table = tfos.keras.ShardedEmbedding(50, 4)
+        model = keras.Sequential([keras.Input((), dtype="int64"), table, keras.layers.Dense(1)])
+        model.compile(keras.optimizers.Adam(0.1), "mse")
+        return model
+
+    if ctx.job == "evaluator":
+        held = np.arange(50), np.arange(50, dtype="float32") / 50
+        return ctx.evaluate_checkpoints(build, held, directory=args, batch_size=16)
+    with ctx.strategy().scope():
+        model = build()
+    rows, held = (make(16, features="id", label="label") for make in (ctx.dataset, ctx.validation_dataset))
+    callbacks = [ctx.checkpoint(args, wait=False).callback()]
+    return model.fit(rows, validation_data=held, epochs=3, callbacks=callbacks, verbose=0).history["val_loss"]
+
+
+@pytest.mark.slow
+def test_a_table_that_is_divided_among_the_workers(spark, tmp_path):
+    rows = spark.range(50).selectExpr("id", "float(id / 50) as label")
+    with tfos.Cluster(spark, embed, str(tmp_path / "saved"), num_workers=2, evaluator=True) as cluster:
+        cluster.train(rows, validation=rows)
+        results = cluster.join()
+    assert results.validation["val_loss"] == pytest.approx(results.chief, rel=1e-5)
