@@ -351,7 +351,7 @@ class ClusterSettings:
     chief : bool
         Whether one more node has the job ``chief``; else worker 0 has the chief's duties.
     evaluator : bool
-        Whether one more node evaluates beside the training.
+        Whether one more node evaluates beside the training (`Context.evaluate_checkpoints`).
     env : mapping of str to str, optional
         Environment variables of the nodes, set before anything is imported there (as ``KERAS_BACKEND``). Variables of
         this process that begin with ``NCCL_`` or ``GRPC_`` are passed on, too; `env` wins.

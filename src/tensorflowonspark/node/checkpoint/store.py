@@ -222,7 +222,7 @@ class CheckpointStore:
         awaited = self.unevaluated(found) if self._awaits() else []
         if len(awaited) > _MANY_AWAITED and not self._warned:
             self._warned = True
-            text = "%d checkpoints in %s wait for the evaluator, which is slower than the training: they are kept"
+            text = "%d checkpoints in %s are kept until the evaluator has evaluated them (ctx.evaluate_checkpoints)"
             _log.warning(text, len(awaited), self.directory)
         return {newest.name, *(each.name for each in [*[*best, *others][: self.keep], *awaited])}
 
