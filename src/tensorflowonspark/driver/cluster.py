@@ -55,6 +55,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 _FIRST_SECONDS = 10.0  # of a program that does not train, as of a ps, in which it may return; 2.x gave it these too
+_EVALUATOR_SECONDS = 60.0  # of an evaluator, in which it may begin with the checkpoints
 _CHECK_SECONDS = 0.2
 _NOTED_SECONDS = 1.0  # for which an evaluator goes on: a wait that is longer has a line
 
@@ -288,9 +289,13 @@ class Cluster(ClusterView):
         trainers = set(self._monitor.roster.spec.trainers)
         others = [node for node in self._monitor.roster.nodes if node.role not in trainers]
         told = time.monotonic() + _NOTED_SECONDS
-        while time.monotonic() < end and not self._monitor.wait(
-            lambda: all(node.may_be_ended(_FIRST_SECONDS) for node in others), _CHECK_SECONDS
-        ):
+        roster = self._monitor.roster
+
+        def are_done() -> bool:
+            seconds = (_EVALUATOR_SECONDS if roster.may_evaluate(node) else _FIRST_SECONDS for node in others)
+            return all(map(Node.may_be_ended, others, seconds))
+
+        while time.monotonic() < end and not self._monitor.wait(are_done, _CHECK_SECONDS):
             with self._monitor.lock:
                 evaluators = [node for node in self._monitor.roster.evaluators() if node.evaluates]
                 for node in evaluators:  # also one that has been started again meanwhile

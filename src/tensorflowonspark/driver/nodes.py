@@ -105,7 +105,7 @@ class NodeProgram:
     backend: str = ""  # of its Keras, once it has imported that
     progress: Progress | None = None
     serving: bool = False  # a ParameterServerStrategy; it will not return
-    evaluating: bool = False  # checkpoints: it returns when it has evaluated the last one
+    evaluating: bool | None = None  # checkpoints: it returns when it has evaluated the last one; None: not yet known
     answering: bool = False  # it has called `ctx.serve`
     returned: bool = False
     result: bytes = b""  # pickled
@@ -185,7 +185,7 @@ class Node:
     @property
     def evaluates(self) -> bool:
         """Whether its program evaluates the checkpoints of the others, and will return."""
-        return self.program.evaluating and not (self.program.returned or self.lost)
+        return bool(self.program.evaluating) and not (self.program.returned or self.lost)
 
     @property
     def serves(self) -> bool:
@@ -302,6 +302,10 @@ class Roster:
     def trainers(self) -> list[Node]:
         """Return the nodes that train, in a list that never changes."""
         return self._trainers
+
+    def may_evaluate(self, node: Node) -> bool:
+        """Return whether a node is an evaluator that may yet begin with the checkpoints, which there are."""
+        return node in self._evaluators and node.program.evaluating is None and bool(self.saved)
 
     def evaluators(self) -> list[Node]:
         """Return the evaluator, if there is one."""

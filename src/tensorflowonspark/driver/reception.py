@@ -216,7 +216,7 @@ class Reception:
 
     @_handle.register
     def _on_evaluation(self, message: Evaluation, node: Node) -> None:
-        node.program.evaluating = node.program.evaluating or bool(message.directory)
+        node.program.evaluating = bool(node.program.evaluating or message.directory)
         self._monitor.metrics.take_evaluation(message)
 
     @_handle.register

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,7 @@ def train(args, ctx):
     keras.utils.set_random_seed(3)
     columns = {"features": "features", "label": "label"}
     if ctx.job == "evaluator":
+        time.sleep(args.get("late", 0.0))
         rows = ctx.read_parquet(args["held"], cache=None).dataset(16, **columns)
         return ctx.evaluate_checkpoints(build, rows, directory=args["directory"], **args.get("evaluator", {}))
     checkpoint = ctx.checkpoint(args["directory"], **args.get("checkpoint", {}))
@@ -45,7 +47,7 @@ def train(args, ctx):
     rows = ctx.dataset(16, **columns)
     callbacks = [checkpoint.callback()]
     history = model.fit(rows, epochs=args["epochs"], validation_data=validation, callbacks=callbacks, verbose=0)
-    best = checkpoint.best()
+    best = None if args.get("late") else checkpoint.best()  # which waits for the evaluator
     return {**history.history, "epochs": history.epoch, "best": best and (best.epoch, best.metric, best.value)}
 
 
@@ -74,7 +76,6 @@ def test_values_are_those_of_inline_validation(spark, tmp_path, held):
 
 def alone(args, ctx):
     """Fit rows of one's own on one worker; the loss of validation rises from the third epoch on."""
-    import time
 
     import numpy as np
 
@@ -177,6 +178,14 @@ def test_an_evaluator_that_is_slow_and_killed_evaluates_each_epoch_once(spark, t
 
 
 @pytest.mark.slow
+def test_an_evaluator_that_begins_after_the_end_of_the_training_evaluates_it(spark, tmp_path, held):
+    args = {"directory": str(tmp_path / "saved"), "held": str(tmp_path / "held"), "epochs": 2, "late": 14.0}
+    with tfos.Cluster(spark, train, args, num_workers=1, evaluator=True) as cluster:
+        cluster.train(small_frame(spark, [40]))
+        assert cluster.join().validation["epoch"] == [0, 1]
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("args", "environment"),
     [
@@ -243,7 +252,7 @@ def refused(args, ctx):
     """Call it as one should not."""
     import numpy as np
 
-    if args in ("worker", "none") or ctx.job == "evaluator":
+    if (args == "model") == (ctx.job == "evaluator"):
         ctx.evaluate_checkpoints(lambda: None, (np.zeros(2), np.zeros(2)), directory="/none")
 
 
