@@ -10,7 +10,7 @@ from benchmarks.common.command import command, run
 from benchmarks.common.report import Target, circumstances, median_and_range, table, targets
 from benchmarks.common.rounds import Contender, take_turns
 
-_ROWS = 200_000
+_STEPS = 150
 _BATCHES = (64, 256, 1024)
 _PARTITIONS = (8, 48)
 _ORDERED = (1_000_000, 10_000_000)
@@ -42,7 +42,7 @@ def measure(options, log):
             rounds = {}
             for batch in _BATCHES:
                 for partitions in _PARTITIONS:
-                    size = {"rows": int(_ROWS * options.scale), "partitions": partitions, "batch_size": batch}
+                    size = {"rows": int(_STEPS * options.scale) * batch, "partitions": partitions, "batch_size": batch}
                     turns = {each: ours.turn(what="fit", order=each, **size) for each in ("worker", "global")}
                     cell = f"batch {batch}, {partitions} partitions"
                     rounds[cell] = take_turns(turns, options.rounds, cell, shown=_shown)
