@@ -8,6 +8,7 @@ from typing import Any
 
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.restart_policy import RestartPolicy
+from tensorflowonspark.run_manifest import Record
 from tensorflowonspark.settings import Dashboard, Logs, Network, Nodes
 
 __all__ = [
@@ -197,6 +198,7 @@ class ClusterConfig(Logs, Dashboard, Network, Nodes):
     attempt: int = 0  # restarts before this attempt
     first_feed: int = 0  # number of the first feed of this attempt
     saved_to: tuple[str, ...] = ()  # the directories of checkpoints that the attempts before this one have written
+    manifest: Record = field(default_factory=dict, repr=False)  # what the driver knows of the run
 
     @property
     def heartbeat_seconds(self) -> float:

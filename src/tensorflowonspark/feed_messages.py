@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.messages import ColumnSummary, NodeReady, ToDriver, ToNode
+from tensorflowonspark.run_manifest import Record
 
 # Bytes of a stream that a node buffers by default: some partitions of Spark's usual 128 MB.
 _STREAM_BYTES = 512 << 20
@@ -411,6 +412,7 @@ class FeedBegins(ToNode):
     validation: SplitManifest | None = None
     kept: bool = False
     validation_arrives: bool = False  # the rows to validate on come among those to train on: they are kept
+    given: Record = field(default_factory=dict)  # how they are fed, as a run's manifest has it
 
 
 @dataclass(frozen=True)
@@ -420,6 +422,7 @@ class FeedComplete(ToNode):
     feed: FeedId
     train: SplitManifest
     validation: SplitManifest | None = None
+    given: Record = field(default_factory=dict)  # how they were fed, as a run's manifest has it
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from enum import Enum
 
 from tensorflowonspark.config import Role
 from tensorflowonspark.errors import FailureKind
+from tensorflowonspark.run_manifest import Record
 
 
 class ToDriver:
@@ -273,6 +274,13 @@ class Evaluation(ToDriver, ToNode):
     stop: bool = False  # whether the training is to end
     metrics: ReportedMetrics | None = None  # of that one
     history: dict[str, list[float]] = field(default_factory=dict)  # the values of all epochs, and their numbers
+
+
+@dataclass(frozen=True)
+class RunDescribed(ToDriver):
+    """The run's manifest as the chief knows it now."""
+
+    manifest: Record
 
 
 @dataclass(frozen=True)

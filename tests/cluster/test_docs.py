@@ -101,6 +101,7 @@ def test_the_code_of_pages_that_show_parts_of_programs(tmp_path):
         "keras-model.md",
         "local-sgd.md",
         "logs.md",
+        "manifest.md",
         "metrics.md",
         "migrating.md",
         "migrating-reference.md",

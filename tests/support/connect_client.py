@@ -79,6 +79,17 @@ def functions_of_ones_own(spark, data):
     assert found == {"worker:0": ("this", 100), "worker:1": ("this", 100)}
     assert tfos.run(spark, count, "this", data=tfos.Data(data, start="first_rows"), num_workers=2) == found
 
+    def manifest(args, ctx):
+        ctx.feed()
+        return ctx._record.manifest()
+
+    described = tfos.run(spark, manifest, "secret", data=data, num_workers=2).chief
+    assert described["versions"]["spark"] == spark.version
+    assert "java" not in described["versions"]  # a client has none
+    assert described["program"]["file"] == str(Path(__file__).resolve())
+    assert (described["data"]["0"]["rows"], described["settings"]["num_workers"]) == (200, 2)
+    assert "secret" not in str(described)
+
     def fail(args, ctx):
         if ctx.index == 1:
             raise ValueError("on purpose")

@@ -341,6 +341,7 @@ def test_nobody_waits_by_the_wall_clock():
     }
     assert callers == {
         "cli/class_archive.py",  # since when an archive of classes is not used
+        "node/run_record.py",  # when a manifest was written
         "node/save_points.py",  # until when a host stays
         "supervisor/host_notices.py",  # the time that a notice names
         "node/feed/kept.py",  # whether a file is so young that it may be written again

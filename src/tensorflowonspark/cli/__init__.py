@@ -107,9 +107,9 @@ def _parser(command: list[str]) -> argparse.ArgumentParser:
         check.add_to(commands)
         return parser
     try:
-        from tensorflowonspark.cli import attach, doctor, run, stacks, submit
+        from tensorflowonspark.cli import attach, doctor, run, show, stacks, submit
     except ModuleNotFoundError as error:
         raise RequirementError(not_importable(str(error.name))) from error
-    for each in (run, submit, check, stacks, attach, doctor):
+    for each in (run, submit, show, check, stacks, attach, doctor):
         each.add_to(commands)
     return parser

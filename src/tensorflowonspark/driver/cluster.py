@@ -30,6 +30,7 @@ from tensorflowonspark.driver.program import (
     program_name,
     serialize_program,
 )
+from tensorflowonspark.driver.run_facts import run_facts
 from tensorflowonspark.driver.run_results import Results
 from tensorflowonspark.driver.sharing.manifest import node_endpoints
 from tensorflowonspark.driver.spark.backend import Backend, SparkBackend, is_remote
@@ -109,7 +110,9 @@ class Cluster(ClusterView):
             check_report_path(config.report, "report")
         own_nodes = config.spec.num_ps if config.ps_on_driver else 0
         name = program_name(function)
-        self._set_up(SparkBackend(spark, own_nodes, config.gpus_per_node, name), config, name, spark, args)
+        backend = SparkBackend(spark, own_nodes, config.gpus_per_node, name)
+        config = replace(config, manifest=run_facts(function, settings, spark))
+        self._set_up(backend, config, name, spark, args)
 
     def _set_up(
         self, backend: Backend, config: ClusterConfig, name: str, spark: "SparkSession | None" = None, args: Any = None

@@ -52,6 +52,7 @@ class ClusterRun:
         self._backend = backend
         self._config = config
         self.metrics = MetricsStore(name)
+        self.metrics.manifest = config.manifest
         reservation = backend.reservation()
         self._console = ConsoleReporter(
             bar=None if reservation is None else False,  # several clusters at the same time have none

@@ -42,6 +42,7 @@ from tensorflowonspark.messages import (
     RoundBroken,
     RoundExchanged,
     RoundReached,
+    RunDescribed,
     SaveReply,
     Servers,
     ServersWanted,
@@ -218,6 +219,10 @@ class Reception:
     def _on_evaluation(self, message: Evaluation, node: Node) -> None:
         node.program.evaluating = bool(node.program.evaluating or message.directory)
         self._monitor.metrics.take_evaluation(message)
+
+    @_handle.register
+    def _on_run_described(self, message: RunDescribed, node: Node) -> None:  # noqa: ARG002
+        self._monitor.metrics.manifest = message.manifest
 
     @_handle.register
     def _on_host_notice(self, message: HostNotice, node: Node) -> None:

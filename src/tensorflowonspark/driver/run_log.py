@@ -4,6 +4,7 @@ Nothing here imports MLflow: a run can be active only if the program has importe
 neither the training nor its end waits for a server that is slow or down.
 """
 
+import json
 import logging
 import math
 import re
@@ -19,6 +20,7 @@ from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
+from tensorflowonspark.run_manifest import Record
 from tensorflowonspark.secrecy import HIDDEN, without_secrets
 from tensorflowonspark.terminal import CONSOLE, Writer
 from tensorflowonspark.transport import is_listening
@@ -92,6 +94,21 @@ class RunLog:
 
         self.put(send)
 
+    def log_inputs(self, data: Mapping[str, Record]) -> None:
+        """Log the rows of feeds, by name and as a run's manifest has them, as the inputs of the run."""
+        rows = [("training", name, each) for name, each in data.items()]
+        rows += [("validation", name, {**each, **each["validation"]}) for _, name, each in rows if each["validation"]]
+
+        def send() -> None:
+            from mlflow.entities import DatasetInput, InputTag
+
+            context = "mlflow.data.context"
+            inputs = [DatasetInput(_dataset(name, each), [InputTag(context, use)]) for use, name, each in rows]
+            self._client.log_inputs(self.run_id, inputs)
+
+        if rows:
+            self.put(send)
+
     def log_file(self, name: str, write: Callable[[str], object]) -> None:
         """Log a file, which a function writes to a path that it is given."""
 
@@ -160,6 +177,17 @@ def open_log() -> RunLog | None:
         _clusters[run_id] += 1
         number = _clusters[run_id]
     return RunLog(client, run_id, uri, f"cluster_{number}/" if number > 1 else "")
+
+
+def _dataset(name: str, rows: Record) -> Any:
+    """Return MLflow's description of the rows of a feed."""
+    from mlflow.entities import Dataset
+
+    source = {key: rows[key] for key in ("source", "table", "version", "snapshot") if key in rows}
+    columns = [{"name": column, "type": kind} for column, kind in rows["columns"].items()]
+    texts = map(json.dumps, ({"tags": source}, {"mlflow_colspec": columns}, {"num_rows": rows["rows"]}))
+    shown = str(rows.get("table", f"feed {name}" if name.isdigit() else name))
+    return Dataset(shown[:_VALUE], rows["checksum"] or "unknown", "code", *texts)
 
 
 def _key(name: str) -> str:

@@ -47,7 +47,7 @@ def read_script(
     root = Path.cwd() if working_dir is None else Path(working_dir).resolve()
     if not root.is_dir():
         raise SpecError.of("working_dir", str(working_dir), ": there is no such directory")
-    file = _module_file(str(path), root) if module else _existing_file(Path(path), "script")
+    file = module_file(str(path), root) if module else _existing_file(Path(path), "script")
     if file is not None:
         _check_source(file)
     if working_dir is not None:
@@ -110,7 +110,7 @@ def _by_name(files: Iterable[Path], own: Mapping[str, Path]) -> dict[str, Path]:
     return found
 
 
-def _module_file(name: str, root: Path) -> Path | None:
+def module_file(name: str, root: Path) -> Path | None:
     """Return the file that ``python -m name`` runs in a directory; None if it is installed, and not in there."""
     found = _find(name, str(root))
     if found is not None and found.submodule_search_locations:

@@ -12,7 +12,10 @@ from tensorflowonspark.driver.metrics.measures import TRACKED
 from tensorflowonspark.driver.metrics.metrics_store import MetricsStore
 from tensorflowonspark.driver.metrics.records import ClusterEvent, EpochMetrics
 from tensorflowonspark.driver.run_log import RunLog, open_log
+from tensorflowonspark.run_manifest import flat
 from tensorflowonspark.secrecy import is_secret
+
+_TAGS = ("program", "versions", "settings", "backend", "workers", "seed")  # parts of a manifest; its data are inputs
 
 
 @dataclass
@@ -83,6 +86,8 @@ class Tracker:
         if epoch.seconds is not None:
             values[f"system/{prefix}seconds_per_epoch"] = epoch.seconds
         self._log.log_metrics(values, epoch.epoch, epoch.time)
+        if not self._fit.epochs:
+            self._log_manifest()  # also of a driver that is killed later
         self._fit.epochs += 1
 
     def validated(self, epoch: EpochMetrics) -> None:
@@ -112,8 +117,14 @@ class Tracker:
         elif event.kind == "ended":
             self._log.log_tags({"state": self._store.state})
             self._log_goodput(event.time)
+            self._log_manifest()
+            self._log.log_inputs(self._store.manifest.get("data", {}))
             self._log.log_file("report.html", self._save_report)
             self._log.close()
+
+    def _log_manifest(self) -> None:
+        tags = flat({name: each for name, each in self._store.manifest.items() if name in _TAGS})
+        self._log.log_tags(tags)
 
     def _log_goodput(self, seconds: float) -> None:
         goodput = self._store.goodput()

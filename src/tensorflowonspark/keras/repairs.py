@@ -166,6 +166,7 @@ IMPORTS = (  # names that functions use where they need them
     Use("tensorflow", "a program that serves others", ("distribute.Server.join",)),
     Use("tensorflow.python.autograph.pyct.loader", "the files of AutoGraph", ("tempfile",)),
     Use("keras.src.backend.common.masking", PADDING, ("()._keras_mask",)),
+    Use("keras.src.utils.rng_utils", "the seed in a manifest", ("get_random_seed",)),
     Use("tensorflow.python.eager.record", TABLES, ("should_record_backprop",)),
     Use("tensorflow.python.ops.resource_variable_ops", TABLES, ("ResourceVariable",)),
     Use("tensorflow", "ctx.dataset", ("raw_ops.GeneratorDataset",)),

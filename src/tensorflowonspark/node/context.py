@@ -279,6 +279,7 @@ class Context(FeedAccess, ParallelAccess, OutputAccess):
         """Report the last of the training, and copy the last logs, when the program has ended."""
         self._meter.flush()
         self._logs.close()
+        self._record.manifest()  # with what the program has imported, and how many rows it has read
 
 
 def _callable(function: Any) -> Callable[[Any], Any]:

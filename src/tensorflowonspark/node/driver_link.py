@@ -43,6 +43,7 @@ from tensorflowonspark.messages import (
     RoundPlan,
     RoundRefused,
     RoundResult,
+    RunDescribed,
     SaveDecision,
     SaveProposal,
     Stacks,
@@ -62,7 +63,7 @@ from tensorflowonspark.transport import seal
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
-_REPORTS = (KerasImported, FrameworkImported, TrainingTotals)
+_REPORTS = (KerasImported, FrameworkImported, RunDescribed, TrainingTotals)
 _links: "WeakSet[Link]" = WeakSet()
 _ORPHAN_GUARD_SECONDS = 1.0  # for the orphan guard to end this process and to remove its private directory
 

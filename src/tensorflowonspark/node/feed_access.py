@@ -25,6 +25,7 @@ from tensorflowonspark.node.feed.source import Source
 from tensorflowonspark.node.file_access import FileAccess
 from tensorflowonspark.node.meter import TrainingMeter
 from tensorflowonspark.node.ps.coordinator import CoordinatedFeed
+from tensorflowonspark.node.run_record import RunRecord
 from tensorflowonspark.node.setup import NodeSetup
 
 if TYPE_CHECKING:
@@ -69,6 +70,7 @@ class FeedAccess(FileAccess):
         self._server = server
         self._meter = TrainingMeter(link.send, nodes=len(setup.spec.roles), alone=len(setup.spec.trainers) == 1)
         self._feeds = Feeds(setup, link, server, self._meter, KERAS)
+        self._record = RunRecord(setup, link.send)
         cache = server.cache if server is not None else None
         super().__init__(setup, link, FileReader(setup, cache, link, self._feeds, _combine))
         self._current: Feed | None = None
@@ -129,6 +131,8 @@ class FeedAccess(FileAccess):
             self._current = CoordinatedFeed(complete, self._link.passes)
         else:
             self._current = self._feeds.open(complete)
+        if self._current is not None and complete is not None:
+            self._record.note_feed(self._current, "spark", complete.given, complete.feed)
         return self._current
 
     @takes(DatasetOptions)

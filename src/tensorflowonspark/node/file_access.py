@@ -15,6 +15,7 @@ from tensorflowonspark.node.feed.parquet_source import ParquetBased, ParquetSour
 from tensorflowonspark.node.feed.source import Listed
 from tensorflowonspark.node.feed.tfrecord_source import TFRecordSource
 from tensorflowonspark.node.ps.coordinator import CoordinatedFeed
+from tensorflowonspark.node.run_record import RunRecord
 from tensorflowonspark.node.setup import NodeSetup
 from tensorflowonspark.renamed import takes_old_keywords
 from tensorflowonspark.tfrecords.options import OLD_KEYWORDS, ReadOptions
@@ -40,6 +41,8 @@ class FileAccess:
     file_reader : FileReader
         The feeds that this node reads.
     """
+
+    _record: RunRecord
 
     def __init__(self, setup: NodeSetup, link: Link, file_reader: FileReader) -> None:
         self._setup = setup
@@ -295,5 +298,8 @@ class FileAccess:
         spec, role = self._setup.spec, self._setup.role
         if cache is None and role == spec.chief_role and role not in spec.fed:
             complete = self._file_reader.describe(call, listed)
-            return CoordinatedFeed(complete, self._link.passes, source=listed.source)
-        return self._file_reader.read(call, listed, cache, in_order_of_all=is_global(order))
+            feed: Feed = CoordinatedFeed(complete, self._link.passes, source=listed.source)
+        else:
+            feed = self._file_reader.read(call, listed, cache, in_order_of_all=is_global(order))
+        self._record.note_feed(feed, f"ctx.read_{listed.source.kind}", listed.source.of_table)
+        return feed

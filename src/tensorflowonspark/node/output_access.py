@@ -19,6 +19,7 @@ from tensorflowonspark.node.driver_link import Link
 from tensorflowonspark.node.feed.feeds import Feeds
 from tensorflowonspark.node.meter import TrainingMeter
 from tensorflowonspark.node.metric_values import check_metrics
+from tensorflowonspark.node.run_record import RunRecord
 from tensorflowonspark.node.save_points import Preemption
 from tensorflowonspark.renamed import warn_renamed
 
@@ -36,6 +37,7 @@ class OutputAccess:
     _link: Link
     _logs: ExitStack
     _meter: TrainingMeter
+    _record: RunRecord
 
     @property
     def is_chief(self) -> bool:
@@ -98,7 +100,7 @@ class OutputAccess:
         >>> keras.models.load_model(f"{directory}/model.keras").output_shape
         (None, 1)
         """
-        export(model, path, self.is_chief, self.scratch)
+        export(model, path, self.is_chief, self.scratch, manifest=self._record.write)
 
     def checkpoint(
         self,
@@ -153,7 +155,7 @@ class OutputAccess:
         news = EvaluatorNews(self._link, self.spec, self.role, directory)
         position = ResumePosition(self._feeds, self._link, len(self.spec.trainers), news)
         whose = self.scratch, self.is_chief, str(self.role)
-        found = Checkpoints(directory, policy, *whose, position, self.host, self._meter)
+        found = Checkpoints(directory, policy, *whose, position, self.host, self._meter, record=self._record)
         self._logs.callback(found.close)
         return found
 

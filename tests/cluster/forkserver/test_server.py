@@ -20,7 +20,16 @@ import wrapt
 
 from tensorflowonspark import processes
 from tensorflowonspark.config import ClusterConfig, ClusterSpec
-from tensorflowonspark.messages import FrameworkImported, Member, Members, NodeReady, ProgramBegun, Returned, Stop
+from tensorflowonspark.messages import (
+    FrameworkImported,
+    Member,
+    Members,
+    NodeReady,
+    ProgramBegun,
+    Returned,
+    RunDescribed,
+    Stop,
+)
 from tensorflowonspark.node.setup import NodeSetup
 from tensorflowonspark.supervisor.forkserver.forkserver_client import ForkServer
 from tensorflowonspark.supervisor.forkserver.server_directory import ServerDirectory
@@ -111,7 +120,7 @@ class Node:
 
     def result(self):
         message = opened(self._pipe.recv())
-        assert isinstance(message, (ProgramBegun, Returned, FrameworkImported)), message
+        assert isinstance(message, (ProgramBegun, Returned, FrameworkImported, RunDescribed)), message
         return pickle.loads(message.result) if isinstance(message, Returned) else self.result()
 
     def output(self):

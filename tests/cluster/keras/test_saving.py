@@ -54,7 +54,8 @@ def test_a_program_may_do_everything_in_the_scope(spark, tmp_path):
     assert resumed == also_resumed == [2]
     kept = {"backup", "batches.weights.h5", "best.keras", "board", "each.1.keras", "each.2.keras", "older.h5", "ours"}
     exported = {"exported", "exported.h5", "exported.keras", "own", "own.h5", "own.keras", "own.weights.h5"}
-    assert set(files) == {"log.csv", *kept, *exported}
+    manifests = {"exported.h5.manifest.json", "exported.keras.manifest.json"}
+    assert set(files) == {"log.csv", *kept, *exported, *manifests}
     for mine, theirs in zip(one, two, strict=True):
         np.testing.assert_allclose(mine, theirs, rtol=1e-6)
 

@@ -1,5 +1,6 @@
 """What a training logs to MLflow: with its own server, and real nodes."""
 
+import json
 import math
 import time
 
@@ -58,6 +59,15 @@ def test_a_fit_logs_its_params_metrics_and_the_model_with_its_signature(spark, m
     assert metrics["accuracy"] == model.history["accuracy"][-1]
     assert metrics["system/seconds_per_epoch"] > 0
     assert (tags["tensorflowonspark.state"], tags["tensorflowonspark.restarts"]) == ("ended", "0")
+    names = ("backend", "workers", "seed", "versions.keras", "versions.spark", "program.name", "settings.num_workers")
+    assert [tags[f"tensorflowonspark.{name}"] for name in names[:3]] == ["tensorflow", "2", str(est.getSeed())]
+    assert all(tags[f"tensorflowonspark.{name}"] for name in names)
+    (given,) = mlflow.get_run(run.info.run_id).inputs.dataset_inputs
+    assert (given.dataset.name, json.loads(given.dataset.profile)) == ("feed 0", {"num_rows": 96})
+    columns = json.loads(given.dataset.schema)["mlflow_colspec"]
+    assert [each["name"] for each in columns] == ["features", "label"]
+    assert given.dataset.digest not in ("", "unknown")
+    assert [(each.key, each.value) for each in given.tags] == [("mlflow.data.context", "training")]
 
     signature = mlflow.models.get_model_info(f"runs:/{run.info.run_id}/model").signature
     assert [each["name"] for each in signature.inputs.to_dict()] == ["features"]

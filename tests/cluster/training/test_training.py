@@ -234,7 +234,11 @@ def test_export_is_whole_and_runs_without_us(spark, tmp_path):
         return np.asarray(model(np.ones((1, 3), "f4")))
 
     results = tfos.run(spark, program, str(tmp_path), num_workers=2, data=small_frame(spark, [20, 20]))
-    assert sorted(path.name for path in Path(tmp_path).iterdir()) == ["model.keras", "saved"]
+    assert sorted(path.name for path in Path(tmp_path).iterdir()) == [
+        "model.keras",
+        "model.keras.manifest.json",
+        "saved",
+    ]
     ones = np.ones((1, 3), "f4")
     saved = tf.saved_model.load(str(tmp_path / "saved")).signatures["serving_default"](tf.constant(ones))
     loaded = keras.models.load_model(tmp_path / "model.keras")

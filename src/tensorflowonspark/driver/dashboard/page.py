@@ -12,6 +12,7 @@ from tensorflowonspark.driver.dashboard.page_state import node_details, page_sta
 from tensorflowonspark.driver.dashboard.snapshots import to_json
 from tensorflowonspark.driver.metrics.metrics_store import MetricsStore
 from tensorflowonspark.errors import SpecError
+from tensorflowonspark.run_manifest import OF_REPORT
 from tensorflowonspark.storage import file_system, publish, use_session
 
 _STYLES = ("uPlot.min.css", "page.css")
@@ -73,7 +74,7 @@ def report_html(store: MetricsStore) -> str:
         found["curves"] = {name: _thinned(values) for name, values in found["curves"].items()}
         details[node.number] = found
     nonce = secrets.token_urlsafe(_NONCE_BYTES)
-    return page_html(nonce, {**page_state(store), "details": details})
+    return page_html(nonce, {**page_state(store), "details": details, OF_REPORT: store.manifest})
 
 
 def _thinned(values: list[Any]) -> list[Any]:

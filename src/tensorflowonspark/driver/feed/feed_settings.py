@@ -8,6 +8,7 @@ from tensorflowonspark.driver.feed.job import FeedRequest, Start, check_frame
 from tensorflowonspark.driver.spark.batch_rdd import BatchRDD
 from tensorflowonspark.errors import FeedError, SpecError
 from tensorflowonspark.feed_messages import CacheConfig, is_global
+from tensorflowonspark.run_manifest import given_settings
 from tensorflowonspark.settings import SettingsGroup, check_seconds
 
 if TYPE_CHECKING:
@@ -136,6 +137,7 @@ def feed_request(data: "DataFrame | BatchRDD", settings: FeedSettings) -> FeedRe
         timeout=settings.feed_timeout,
         independent_workers=settings.independent_workers,
         is_global=is_global(settings.order),
+        given=given_settings(settings),
     )
     if request.is_global and (request.starts_early or settings.global_shuffle):
         raise FeedError(

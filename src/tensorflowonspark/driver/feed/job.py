@@ -7,6 +7,7 @@ from tensorflowonspark.columns import check_schema, require_frame
 from tensorflowonspark.driver.spark.batch_rdd import BatchRDD
 from tensorflowonspark.errors import FeedError
 from tensorflowonspark.feed_messages import CacheConfig, CacheMode, Split
+from tensorflowonspark.run_manifest import Record
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -28,6 +29,7 @@ class FeedRequest:
     is_global: bool = False  # an epoch's steps have the same rows on any number of workers
     independent_workers: bool = False  # they take no steps together
     round_robin: bool = False  # the tasks' rows are those of all partitions in turn (`driver/spark/repartition.py`)
+    given: Record = field(default_factory=dict, compare=False)  # the settings, as a run's manifest has them
     # What was fed before a restart: the rows and the checksum of each partition, by split and `round_robin`.
     contents: dict[tuple[Split, bool], Contents] = field(default_factory=dict, compare=False)
 

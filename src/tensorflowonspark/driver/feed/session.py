@@ -166,7 +166,9 @@ class FeedSession:
                     self._informed[number] = node.restarts
                     train = manifests[number]
                     self._note_held(number, [part for part, _ in train.parts], train.rows.get(number, 0))
-                    self._roster.send(number, FeedComplete(self.number, train, self._validation.get(number)))
+                    self._roster.send(
+                        number, FeedComplete(self.number, train, self._validation.get(number), self.request.given)
+                    )
             self._outdated = False
 
     def close(self) -> None:
@@ -266,7 +268,8 @@ class FeedSession:
             kept, arrives = self.request.keeps_rows, bool(self.request.validation_column)
             for node in self.readers:
                 validation = self._validation.get(node.number)
-                self._roster.send(node.number, FeedBegins(self.number, train, validation, kept, arrives))
+                begins = FeedBegins(self.number, train, validation, kept, arrives, self.request.given)
+                self._roster.send(node.number, begins)
         for number, grant in self._scheduler.grants().items():
             self._roster.send(number, grant)
 

@@ -21,6 +21,7 @@ from tensorflowonspark.driver.metrics.node_record import NodeRecord, stragglers
 from tensorflowonspark.driver.metrics.records import ClusterMetrics, Goodput, NodeMetrics
 from tensorflowonspark.driver.nodes import Node, NodeState
 from tensorflowonspark.messages import Evaluation, NodeUsage, TrainingTotals
+from tensorflowonspark.run_manifest import Record
 
 _log = logging.getLogger(__name__)
 
@@ -45,6 +46,7 @@ class MetricsStore:
         self.cluster = ""
         self.restarts = 0
         self.validation: dict[str, list[float]] = {}  # as of `ClusterMetrics`
+        self.manifest: Record = {}  # as the chief knows it, or before that the driver
         self._begun: float | None = None  # time (time.monotonic) of the first attempt
         self._ended: float | None = None  # and of the end
         self._advice: Callable[[], str | None] = lambda: None

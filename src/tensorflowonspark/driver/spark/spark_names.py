@@ -21,6 +21,7 @@ LOST_REASONS = "the reason for the end of an executor"
 LOST_HOSTS = "restarts after the loss of a host"
 DECOMMISSION = "notices that a host goes"
 SENT_MODELS = "transform, which sends a model to the executors"
+MANIFEST = "the version of Java in a run's manifest"
 HADOOP, OLD_ROWS = "the Hadoop settings of a session", "the rows of a program of 2.x"
 
 
@@ -70,6 +71,7 @@ JVM = (
     JavaUse("_jsparkSession.sessionState()", HADOOP, ("newHadoopConf",)),
     JavaUse("_jsparkSession.sessionState().newHadoopConf()", HADOOP, ("writeXml", "get")),
     JavaUse("_jvm.java.io.StringWriter()", HADOOP, ("toString",)),
+    JavaUse("_jvm.java.lang.System", MANIFEST, ("getProperty",)),
 )
 
 

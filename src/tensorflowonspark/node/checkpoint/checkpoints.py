@@ -26,6 +26,8 @@ from tensorflowonspark.node.checkpoint.state import StateWriter, is_shared, read
 from tensorflowonspark.node.checkpoint.store import CheckpointStore, SavedCheckpoint
 from tensorflowonspark.node.checkpoint.writer import SavePolicy, Writer
 from tensorflowonspark.node.meter import TrainingMeter
+from tensorflowonspark.node.run_record import RunRecord
+from tensorflowonspark.run_manifest import FILE
 
 if TYPE_CHECKING:
     import keras
@@ -59,6 +61,8 @@ class Checkpoints:
         This node's host, for errors.
     meter : TrainingMeter, optional
         Measures the time in which the program saves.
+    record : RunRecord, optional
+        Writes the manifest of each checkpoint.
 
     Examples
     --------
@@ -78,7 +82,7 @@ class Checkpoints:
     ((0, 3.0), (3, 5.0))
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the last is named at the call
         self,
         directory: str,
         policy: SavePolicy,
@@ -88,6 +92,8 @@ class Checkpoints:
         position: ResumePosition | None = None,
         host: str = "localhost",
         meter: TrainingMeter | None = None,
+        *,
+        record: RunRecord | None = None,
     ) -> None:
         self.directory = directory
         self._best = policy.best
@@ -103,6 +109,7 @@ class Checkpoints:
         self._node = node
         self._host = host
         self._meter = meter
+        self._record = record
         self._position = position
         self._mirror: Mirror | None = None
         self._is_seen = False  # by all workers that train together
@@ -233,6 +240,8 @@ class Checkpoints:
         """
         if beside is not None:
             beside(local)
+        if self._record is not None:
+            self._record.write(f"{local}/{FILE}", checkpoint={"step": step, "epoch": epoch, "batch": batch})
         if self._position is None:
             return partial(self._store.add, local, step, epoch, batch=batch, **fields)
         record, report = {**self._position.describe(batch), **fields}, self._position.saved_here(self.directory)
@@ -330,6 +339,8 @@ class Checkpoints:
                 self._position.read(local, saved)
             if saved and self._meter is not None and not best:
                 self._meter.restored(saved.step)
+            if saved and self._record is not None and not best:
+                self._record.compare(local, saved.step)
         return saved
 
     def _resume_at(self, saved: SavedCheckpoint) -> tuple[int, int] | None:

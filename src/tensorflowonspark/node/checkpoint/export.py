@@ -4,13 +4,14 @@ import sys
 from collections.abc import Callable
 from contextlib import redirect_stdout
 from io import StringIO
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from tensorflowonspark import storage
 from tensorflowonspark.keras.hooks import keras_backend
 from tensorflowonspark.keras.jax.saving_alone import whole_model
+from tensorflowonspark.run_manifest import BESIDE_EXPORT, IN_EXPORT
 
 
 def is_of(package: str, model: Any) -> bool:
@@ -32,12 +33,35 @@ def save(model: Any, path: str) -> None:
 
 
 def export(
-    model: Any, path: str, is_chief: bool, scratch: str | None, write: Callable[[Any, str], None] = save
+    model: Any,
+    path: str,
+    is_chief: bool,
+    scratch: str | None,
+    write: Callable[[Any, str], None] = save,
+    manifest: Callable[[str], None] | None = None,
 ) -> None:
     """Write a trained model to any file system: the chief writes, and the others take part as TensorFlow needs.
 
-    An existing file or directory is replaced. `write` gets a local path, whose last part is that of `path`.
+    An existing file or directory is replaced. `write` gets a local path, whose last part is that of `path`. The
+    `manifest`, if there is one, writes the run's to a local path: it is in the directory, or beside the file.
     """
+    beside, is_file = f"{path.rstrip('/')}{BESIDE_EXPORT}", False
+
+    def write_both(model: Any, local: str) -> None:
+        nonlocal is_file
+        write(model, local)
+        is_file = Path(local).is_file()
+        if is_file:
+            storage.remove(beside)  # that of the model that is replaced
+        elif manifest is not None:
+            manifest(f"{local}/{IN_EXPORT}")
+
+    _export(model, path, is_chief, scratch, write_both if is_chief else write)
+    if is_file and manifest is not None:
+        storage.publish(beside, manifest, scratch)
+
+
+def _export(model: Any, path: str, is_chief: bool, scratch: str | None, write: Callable[[Any, str], None]) -> None:
     if divided := divided_layers(model):
         from tensorflowonspark.keras.embedding.table_export import send_rows, write_model
 

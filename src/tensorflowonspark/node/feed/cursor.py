@@ -42,7 +42,7 @@ class EpochCursor:
         self._share = share
         self._selection = selection
         self._shares = shares
-        self._seed = seed
+        self.seed = seed
         self._first_step = first_step  # that the program gave, until all rows are there
         self._order_of_all = order_of_all
         self._alone = alone
@@ -102,7 +102,7 @@ class EpochCursor:
 
     def takes_steps_as(self, span: StepSpan) -> bool:
         """Return whether the steps of a span have as many rows, in an order of the same seed."""
-        wanted = self._shares.batch_size, self._seed, self._order_of_all is not None
+        wanted = self._shares.batch_size, self.seed, self._order_of_all is not None
         return wanted == (span.batch_size, span.seed, span.is_global)
 
     def _rest_after(self, epoch: int, spans: tuple[StepSpan, ...], plan: EpochPlan) -> EpochRest | None:
@@ -124,14 +124,14 @@ class EpochCursor:
         batch_size = self._shares.batch_size
         if self._order_of_all is not None:
             whole = (min(self._order_of_all.rows(rest.left), steps * batch_size),)
-            return StepSpan(self._order_of_all.layout, whole, steps, batch_size, self._seed, 0, is_global=True)
+            return StepSpan(self._order_of_all.layout, whole, steps, batch_size, self.seed, 0, is_global=True)
         layout, rows = self._share.layout, self._share.counts if rest.rows is None else rest.rows
         if layout is None or rows is None or self._rows is None:
             return None
         shares = self._share.all_shares(batch_size)
         taken = tuple(min(count, each.before(steps)) for each, count in zip(shares, rows, strict=True))
         window_rows = self._rows.window_rows(plan.shares.cycle)
-        return StepSpan(layout, taken, steps, batch_size, self._seed, window_rows)
+        return StepSpan(layout, taken, steps, batch_size, self.seed, window_rows)
 
     def taken(self, step: int, batch: int) -> TakenRows | None:
         """Return the rows that the current epoch's steps have taken; None if these are unknown.
@@ -192,7 +192,7 @@ class EpochCursor:
             rows=rows,
             selection=self._selection,
             plan=plan,
-            seed=order_seed(self._seed, self.epoch, self._share.index),
+            seed=order_seed(self.seed, self.epoch, self._share.index),
             first=first,
             epoch=self.epoch,
             step=step,

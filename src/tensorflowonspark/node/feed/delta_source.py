@@ -10,6 +10,8 @@ import pyarrow as pa
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.node.feed.file_columns import DataFile, ParquetFiles, constant_of
 from tensorflowonspark.node.feed.parquet_source import ParquetBased, missing
+from tensorflowonspark.run_manifest import Record
+from tensorflowonspark.secrecy import without_secrets
 
 # What a reader of a Delta table must know, and its library or this module does. Other features are refused.
 _FEATURES = {"deletionVectors", "timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"}
@@ -23,6 +25,11 @@ class DeltaSource(ParquetBased):
     table: str
     version: int | None = None
     storage_options: Mapping[str, str] | None = None
+
+    @property
+    def of_table(self) -> Record:
+        """The table and its version."""
+        return {"table": without_secrets(self.table), "version": self.version}
 
     def files(self) -> "tuple[ParquetFiles, DeltaSource]":
         """List them, without the rows that deletion vectors mark."""

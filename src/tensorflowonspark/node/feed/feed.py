@@ -7,11 +7,13 @@ import pyarrow as pa
 
 from tensorflowonspark.declarations import takes
 from tensorflowonspark.errors import FeedError
+from tensorflowonspark.feed_messages import SplitManifest
 from tensorflowonspark.node.feed.batches import Batches
 from tensorflowonspark.node.feed.pace import Measure
 from tensorflowonspark.node.feed.passes import Passes
 from tensorflowonspark.node.feed.selection import DatasetOptions, FeatureOptions, Selection
 from tensorflowonspark.node.feed.share import Share
+from tensorflowonspark.run_manifest import Record
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -20,6 +22,15 @@ if TYPE_CHECKING:
     from tensorflowonspark.keywords import DatasetKeywords, FeatureKeywords
 
 __all__ = ["Feed"]
+
+
+def describe_rows(manifest: SplitManifest, rows: int | None, seed: int | None) -> Record:
+    """Return what a run's manifest has of the rows of a feed: so many, in an order of this seed."""
+    schema = pa.ipc.read_schema(pa.py_buffer(manifest.schema)) if manifest.schema else ()
+    checksum = f"{manifest.fingerprint:x}" if manifest.fingerprint else None
+    columns = {each.name: str(each.type) for each in schema}
+    own_seed = None if seed is None else int(seed)  # a program may give one of NumPy, which JSON does not have
+    return {"rows": rows, "checksum": checksum, "columns": columns, "seed": own_seed}
 
 
 class Feed:
@@ -233,6 +244,12 @@ class Feed:
         [[0, 1]]
         """
         return self._validation().batches(batch_size, **options, shuffle=False)
+
+    def _describe(self, workers: int) -> Record:
+        """Return what a manifest has of the rows at present; their number only if it is that of so many workers."""
+        share, latest = self._share, self._share.latest
+        rows = self.total_rows if len(share.numbers) == workers else None
+        return describe_rows(share.manifest_of_all or share.manifest, rows, None if latest is None else latest.seed)
 
     def _validation(self) -> "Feed":
         if self.validation is None:

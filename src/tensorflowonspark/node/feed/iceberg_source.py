@@ -16,6 +16,8 @@ from tensorflowonspark import storage
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.node.feed.file_columns import FIELD_ID, DataFile, ParquetFiles, constant_of
 from tensorflowonspark.node.feed.parquet_source import ParquetBased, missing
+from tensorflowonspark.run_manifest import Record
+from tensorflowonspark.secrecy import without_secrets
 
 _FILE_ACCESS = "py-io-impl"  # a property of pyiceberg
 _DELETE_FILES_AT_A_TIME = 16
@@ -32,6 +34,11 @@ class IcebergSource(ParquetBased):
     snapshot: int | str | None = None
     catalog: str | Mapping[str, str] | None = None
     schema_id: int | None = None
+
+    @property
+    def of_table(self) -> Record:
+        """The table and its snapshot."""
+        return {"table": without_secrets(self.table), "snapshot": self.snapshot}
 
     def files(self) -> "tuple[ParquetFiles, IcebergSource]":
         """List them, without the rows that delete files mark."""

@@ -51,13 +51,13 @@ class ShareRows:
     @property
     def counts(self) -> list[int] | None:
         """Number of rows of each worker; None as long as rows arrive."""
-        manifest = self._manifest_of_all
+        manifest = self.manifest_of_all
         return None if manifest is None else self._counts_of(manifest)
 
     @property
     def layout(self) -> Layout | None:
         """Where the rows of all workers are; None if that is unknown, or a worker is lost."""
-        manifest = self._manifest_of_all
+        manifest = self.manifest_of_all
         return None if manifest is None or list(manifest.rows) != list(self.numbers) else manifest.layout
 
     @property
@@ -77,7 +77,8 @@ class ShareRows:
         return GlobalOrder(sizes, numbers[self.index], batch_size, seed)
 
     @property
-    def _manifest_of_all(self) -> SplitManifest | None:
+    def manifest_of_all(self) -> SplitManifest | None:
+        """What all workers have; None as long as rows arrive."""
         return self.manifest if self.stream is None else self.stream.arrived()
 
     def _counts_of(self, manifest: SplitManifest) -> list[int]:

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from tensorflowonspark.node.feed.footers import ReadFooters, footers
 from tensorflowonspark.node.feed.windows import FileSplit
+from tensorflowonspark.run_manifest import Record
 
 
 class Listed(NamedTuple):
@@ -33,6 +34,11 @@ class Source(ABC):
     @abstractmethod
     def find(self, read_footers: ReadFooters = footers) -> Listed:
         """List the files; a wrong request, or what can't be read, is a `SpecError`."""
+
+    @property
+    def of_table(self) -> Record:
+        """The table and its version, as a run's manifest has them; {} of files that are none's."""
+        return {}
 
     def shown(self) -> str:
         """Return the version of the table, and the filter, for errors."""

@@ -10,10 +10,11 @@ import pyarrow as pa
 from tensorflowonspark.declarations import takes
 from tensorflowonspark.errors import FeedError
 from tensorflowonspark.feed_messages import FeedBegins, FeedComplete, FeedId, FileFeed, Split, SplitManifest
-from tensorflowonspark.node.feed.feed import Feed
+from tensorflowonspark.node.feed.feed import Feed, describe_rows
 from tensorflowonspark.node.feed.plan import shares_of
 from tensorflowonspark.node.feed.selection import FeatureOptions, Selection, check_shuffle
 from tensorflowonspark.node.feed.source import Source
+from tensorflowonspark.run_manifest import Record
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -70,6 +71,7 @@ class CoordinatedFeed(Feed):
         self._source = source
         self._count_passes = passes
         self._split = split
+        self._seed: int | None = None  # of the order of the rows that a program has asked for last
         self._streams = isinstance(complete, FeedBegins) and split is Split.TRAIN
         manifest = complete.train if split is Split.TRAIN else complete.validation
         self._manifest: SplitManifest = manifest or SplitManifest({})
@@ -180,19 +182,23 @@ class CoordinatedFeed(Feed):
         if not self._manifest.schema:
             raise FeedError("the data has no rows: there is nothing to train on")
         selection = Selection(self._manifest, FeatureOptions(**options))
+        self._seed = seed if check_shuffle(shuffle) else None
         request = {
             "feed": self._feed.number if isinstance(self._feed, FileFeed) else self._feed,
             "source": self._source and self._source.to_json(),
             "split": self._split.value,
             "batch_size": shares_of(batch_size, 1, 0).most,
             "epochs": 1 if self._streams else epochs,
-            "seed": seed if check_shuffle(shuffle) else None,
+            "seed": self._seed,
             "options": options,
         }
         text = json.dumps(request, default=_to_json)
         from tensorflowonspark.node.ps.remote_dataset import remote_dataset
 
         return lambda _context=None: remote_dataset(text, selection)
+
+    def _describe(self, workers: int) -> Record:  # noqa: ARG002 - of all
+        return describe_rows(self._manifest, self.total_rows, self._seed)
 
     @property
     def _share(self) -> NoReturn:  # type: ignore[override]
