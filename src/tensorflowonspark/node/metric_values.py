@@ -43,9 +43,17 @@ def _is_eager(value: Any) -> bool:
     return not hasattr(value, "graph") or hasattr(value, "numpy")
 
 
-def numbers_in(logs: Mapping[str, Any] | None) -> dict[str, float]:
-    """Return those of Keras's logs that are numbers."""
-    found = {str(name): _number(value) for name, value in (logs or {}).items()}
+def numbers_in(logs: object) -> dict[str, float]:
+    """Return those of Keras's logs that are numbers.
+
+    Under parameter servers the logs of a step of ``tf_keras`` are a value that another node has, and not yet a mapping.
+
+    Examples
+    --------
+    >>> numbers_in({"loss": np.float32(0.5), "name": "a"}), numbers_in(object())
+    ({'loss': 0.5}, {})
+    """
+    found = {str(name): _number(value) for name, value in logs.items()} if isinstance(logs, Mapping) else {}
     return {name: value for name, value in found.items() if value is not None}
 
 
