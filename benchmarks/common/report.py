@@ -24,6 +24,11 @@ def median_and_range(values, shown="{:.2f}", unit=" s"):
     return f"{median}{unit} ({low} to {high})"
 
 
+def ratios(found, ours, other, what):
+    """Return the ratio of a figure of two contenders in each round."""
+    return [one[what] / two[what] for one, two in zip(found[ours], found[other], strict=True)]
+
+
 def percent(part):
     """Return a part of one in per cent."""
     return f"{part:.0%}" if part >= 0.1 else f"{part:.1%}"

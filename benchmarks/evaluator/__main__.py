@@ -8,7 +8,7 @@ to a machine of which both are a part: nothing of it comes from the evaluation.
 from statistics import median
 
 from benchmarks.common.command import command, run
-from benchmarks.common.report import Target, circumstances, median_and_range, table, targets
+from benchmarks.common.report import Target, circumstances, median_and_range, ratios, table, targets
 from benchmarks.common.rounds import Contender
 
 _CASES = {
@@ -17,22 +17,17 @@ _CASES = {
 }
 
 
-def _ratios(found, clock, beside):
-    pairs = zip(found["evaluates"], found[beside], strict=True)
-    return [evaluates[clock] / other[clock] for evaluates, other in pairs]
-
-
 TARGETS = [
     Target(
         "a step beside an evaluation on a processor of its own, to one beside other work there",
-        lambda results: median(_ratios(results["apart"], "wall", "other")),
+        lambda results: median(ratios(results["apart"], "evaluates", "other", "wall")),
         1.02,
         "{:.3f} times",
         at_least=False,
     ),
     Target(
         "processor time of a step beside an evaluation, to one beside an evaluator that waits",
-        lambda results: median(_ratios(results["apart"], "processor", "waits")),
+        lambda results: median(ratios(results["apart"], "evaluates", "waits", "processor")),
         1.02,
         "{:.3f} times",
         at_least=False,
@@ -55,10 +50,10 @@ def measure(options, log):
             yield {case: {**found, "about": circumstances(options)}}
 
 
-def _middle(ratios):
-    ratios = sorted(ratios)
-    quarter = len(ratios) // 4
-    return f"{median(ratios):.3f} ({ratios[quarter]:.3f} to {ratios[-1 - quarter]:.3f})"
+def _middle(of_rounds):
+    ordered = sorted(of_rounds)
+    quarter = len(ordered) // 4
+    return f"{median(ordered):.3f} ({ordered[quarter]:.3f} to {ordered[-1 - quarter]:.3f})"
 
 
 def report(results):
@@ -74,7 +69,9 @@ def report(results):
                 median_and_range([1e3 * each[clock] for each in found[name]], "{:.1f}", " ms")
                 for clock in ("wall", "processor")
             ]
-            rows.append([text, *steps, "" if name == "evaluates" else _middle(_ratios(found, "wall", name))])
+            rows.append(
+                [text, *steps, "" if name == "evaluates" else _middle(ratios(found, "evaluates", name, "wall"))]
+            )
         sections[case] = f"{found['about']} {title[0].upper()}{title[1:]}.\n\n{table(heads, rows)}"
     return sections
 

@@ -7,7 +7,7 @@ computes the order of an epoch.
 from statistics import median
 
 from benchmarks.common.command import command, run
-from benchmarks.common.report import Target, circumstances, median_and_range, table, targets
+from benchmarks.common.report import Target, circumstances, median_and_range, ratios, table, targets
 from benchmarks.common.rounds import Contender, take_turns
 
 _STEPS = 150
@@ -17,9 +17,7 @@ _ORDERED = (1_000_000, 10_000_000)
 
 
 def _ratio(results, cell):
-    found = results["rounds"][cell]
-    pairs = zip(found["global"], found["worker"], strict=True)
-    return median(ours["seconds"] / theirs["seconds"] for ours, theirs in pairs)
+    return median(ratios(results["rounds"][cell], "global", "worker", "seconds"))
 
 
 TARGETS = [

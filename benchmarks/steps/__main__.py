@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from statistics import median
 
 from benchmarks.common.command import command, run
-from benchmarks.common.report import Target, circumstances, table, targets
+from benchmarks.common.report import Target, circumstances, ratios, table, targets
 from benchmarks.common.rounds import Contender, take_turns
 
 _MODELS = {
@@ -33,10 +33,6 @@ def _versions(python):
     return done.stdout.strip()
 
 
-def _ratios(found, ours, other):
-    return [one["step"] / two["step"] for one, two in zip(found[ours], found[other], strict=True)]
-
-
 def _time(rounds, name):
     return f"{median(each[name] for each in rounds) * 1e3:.2f} ms"
 
@@ -46,7 +42,7 @@ def _worst(pairs):
 
     def worst(results):
         several = [found for title, found in results["steps"].items() if title.split(" | ")[1] != "1"]
-        return max(median(_ratios(found, *pair)) for found in several for pair in pairs)
+        return max(median(ratios(found, *pair, "step")) for found in several for pair in pairs)
 
     return worst
 
@@ -89,8 +85,8 @@ def report(results):
     for title, found in results["steps"].items():
         versions, workers, name = title.split(" | ")
         for ours, other in _PAIRS:
-            ratios = sorted(_ratios(found, ours, other))
-            ratio = f"{median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})"
+            of_rounds = sorted(ratios(found, ours, other, "step"))
+            ratio = f"{median(of_rounds):.2f} ({of_rounds[0]:.2f} to {of_rounds[-1]:.2f})"
             here, beside = ([by, _time(found[by], "step"), _time(found[by], "begin")] for by in (ours, other))
             rows.append([versions, workers, name, *here, *beside, ratio])
     times = ["a step", "the begin of an epoch"]

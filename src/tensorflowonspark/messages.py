@@ -262,6 +262,10 @@ class CheckpointSaved(ToDriver, ToNode):
     epoch: int = 0  # that has ended with it; 0: it is within one, or the program counts none
 
 
+# For an evaluator's program to begin with the checkpoints, before others take it for one that does not evaluate them.
+EVALUATOR_START_SECONDS = 60.0
+
+
 @dataclass(frozen=True)
 class Evaluation(ToDriver, ToNode):
     """What the evaluator has found so far of the checkpoints in a directory; without one it evaluates none any more.

@@ -40,7 +40,7 @@ from tensorflowonspark.driver.spark.repartition import spread
 from tensorflowonspark.driver.tracking import track
 from tensorflowonspark.errors import OF_PEERS, ClusterError, FeedError, SpecError
 from tensorflowonspark.feed_messages import CacheConfig
-from tensorflowonspark.messages import NodeEndpoint, TrainingEnded
+from tensorflowonspark.messages import EVALUATOR_START_SECONDS, NodeEndpoint, TrainingEnded
 from tensorflowonspark.renamed import takes_old_keywords
 from tensorflowonspark.settings import ClusterSettings, check_seconds, with_groups
 from tensorflowonspark.terminal import CONSOLE
@@ -56,7 +56,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 _FIRST_SECONDS = 10.0  # of a program that does not train, as of a ps, in which it may return; 2.x gave it these too
-_EVALUATOR_SECONDS = 60.0  # of an evaluator, in which it may begin with the checkpoints
 _CHECK_SECONDS = 0.2
 _NOTED_SECONDS = 1.0  # for which an evaluator goes on: a wait that is longer has a line
 
@@ -289,22 +288,22 @@ class Cluster(ClusterView):
 
     def _wait_for_others(self, end: float) -> None:
         """Wait until an evaluator is done, and other programs have had some time: one may just begin, or return."""
-        trainers = set(self._monitor.roster.spec.trainers)
-        others = [node for node in self._monitor.roster.nodes if node.role not in trainers]
-        told = time.monotonic() + _NOTED_SECONDS
         roster = self._monitor.roster
+        trainers = set(roster.spec.trainers)
+        others = [node for node in roster.nodes if node.role not in trainers]
+        shown_at = time.monotonic() + _NOTED_SECONDS
 
         def are_done() -> bool:
-            seconds = (_EVALUATOR_SECONDS if roster.may_evaluate(node) else _FIRST_SECONDS for node in others)
+            seconds = (EVALUATOR_START_SECONDS if roster.may_evaluate(node) else _FIRST_SECONDS for node in others)
             return all(map(Node.may_be_ended, others, seconds))
 
         while time.monotonic() < end and not self._monitor.wait(are_done, _CHECK_SECONDS):
             with self._monitor.lock:
-                evaluators = [node for node in self._monitor.roster.evaluators() if node.evaluates]
+                evaluators = [node for node in roster.evaluators() if node.evaluates]
                 for node in evaluators:  # also one that has been started again meanwhile
-                    self._monitor.roster.send(node.number, TrainingEnded())
-            if evaluators and time.monotonic() > told:
-                told = math.inf
+                    roster.send(node.number, TrainingEnded())
+            if evaluators and time.monotonic() > shown_at:
+                shown_at = math.inf
                 text = f"the training has ended, and {_places(evaluators)} evaluates its last checkpoints"
                 self._attempt.console.note(text, "evaluation")
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.keras.hooks import wrap
-from tensorflowonspark.keras.jax.jax_processes import equal_batches
+from tensorflowonspark.keras.jax.jax_processes import keras_uses_jax
 from tensorflowonspark.keras.private_names import refuse_replicas
 from tensorflowonspark.keras.repairs import STRATEGY_CLASSES
 
@@ -78,7 +78,7 @@ def prepare_strategies(tensorflow: ModuleType) -> None:
     """
 
     def make(wrapped: Any, strategy: Any, /, *args: Any, **kwargs: Any) -> None:
-        if equal_batches():
+        if keras_uses_jax():
             raise SpecError(
                 "MultiWorkerMirroredStrategy() is TensorFlow's, and Keras is on JAX here, whose workers train in step "
                 "without one: leave out the strategy and its scope, or KERAS_BACKEND=jax"

@@ -9,7 +9,7 @@ from tensorflowonspark.errors import FeedError
 from tensorflowonspark.feed_messages import FeedId, FileFeed
 from tensorflowonspark.keras import workers
 from tensorflowonspark.keras.feed_tracking import row_counts, state_pass
-from tensorflowonspark.keras.jax.jax_processes import equal_batches
+from tensorflowonspark.keras.jax.jax_processes import keras_uses_jax
 from tensorflowonspark.keras.provenance import report_read
 from tensorflowonspark.keras.shards import of_feed
 from tensorflowonspark.node.driver_link import Link
@@ -39,7 +39,7 @@ _NONE_FED = "the cluster was shut down without cluster.train(df): call it inside
 
 KERAS = Observer(
     adapts=state_pass,
-    equal_batches=equal_batches,
+    equal_batches=keras_uses_jax,
     note_read=report_read,
     note_padding=row_counts.note_padding,
     note_rows=row_counts.add,

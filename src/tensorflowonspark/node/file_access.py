@@ -300,6 +300,6 @@ class FileAccess:
             complete = self._file_reader.describe(call, listed)
             feed: Feed = CoordinatedFeed(complete, self._link.passes, source=listed.source)
         else:
-            feed = self._file_reader.read(call, listed, cache, in_order_of_all=is_global(order))
+            feed = self._file_reader.read(call, listed, cache, is_global=is_global(order))
         self._record.note_feed(feed, f"ctx.read_{listed.source.kind}", listed.source.of_table)
         return feed

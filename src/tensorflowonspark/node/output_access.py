@@ -10,8 +10,8 @@ from tensorflowonspark.config import ClusterSpec, Job, Role
 from tensorflowonspark.errors import ClusterError, SpecError
 from tensorflowonspark.node.checkpoint.best import BestMetric
 from tensorflowonspark.node.checkpoint.checkpoints import Checkpoints
-from tensorflowonspark.node.checkpoint.evaluated import EvaluatorNews
-from tensorflowonspark.node.checkpoint.evaluation import Evaluator, EvaluatorNode, StopCriterion, evaluation_of
+from tensorflowonspark.node.checkpoint.evaluator import Evaluator, EvaluatorNode, StopCriterion, evaluation_of
+from tensorflowonspark.node.checkpoint.evaluator_state import EvaluatorState
 from tensorflowonspark.node.checkpoint.export import export
 from tensorflowonspark.node.checkpoint.position import ResumePosition
 from tensorflowonspark.node.checkpoint.writer import SavePolicy
@@ -152,8 +152,8 @@ class OutputAccess:
         True
         """
         policy = SavePolicy(keep, BestMetric(best, mode, evaluator=self.spec.evaluator), wait, max_failures)
-        news = EvaluatorNews(self._link, self.spec, self.role, directory)
-        position = ResumePosition(self._feeds, self._link, len(self.spec.trainers), news)
+        evaluator = EvaluatorState(self._link, self.spec, self.role, directory)
+        position = ResumePosition(self._feeds, self._link, len(self.spec.trainers), evaluator)
         whose = self.scratch, self.is_chief, str(self.role)
         found = Checkpoints(directory, policy, *whose, position, self.host, self._meter, record=self._record)
         self._logs.callback(found.close)
@@ -195,8 +195,8 @@ class OutputAccess:
             As for `checkpoint`.
         patience : int, optional
             After how many epochs in which `monitor` has not become better the training ends: ``fit`` with the
-            `Checkpoints.callback` after the epoch in which all workers hear of it, a loop by `Checkpoints.is_over`. By
-            default nothing ends it.
+            `Checkpoints.callback` after the epoch in which all workers have received that, a loop by
+            `Checkpoints.is_over`. By default nothing ends it.
         batch_size : int, optional
             Rows of a step, for arrays.
         log_dir : str, optional

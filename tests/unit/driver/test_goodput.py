@@ -34,6 +34,15 @@ class Run:
         self.now += 10.0
         self.begin(*self.nodes)
 
+    def fail_after_a_checkpoint(self):
+        """Have an attempt train for forty seconds, save its hundredth step, and fail after ten more."""
+        self.attempt()
+        self.now += 40.0
+        self.totals(training=40.0, saved=100)
+        self.now += 10.0
+        self.totals(training=50.0, saved=100)
+        self.end(*self.nodes)
+
     def begin(self, *nodes):
         for node in nodes:
             node.program.begun_at = self.now
@@ -44,7 +53,9 @@ class Run:
 
     def totals(self, **values):
         for node in self.nodes:
-            self.store.take_totals(node, TrainingTotals(epoch=0, waiting_for_rows=0.0) if not values else told(values))
+            self.store.take_totals(
+                node, TrainingTotals(epoch=0, waiting_for_rows=0.0) if not values else totals_of(values)
+            )
 
     def seconds(self, whole):
         """Return the seconds of each kind, of so many of all nodes."""
@@ -55,7 +66,7 @@ class Run:
         return {cause: pytest.approx(whole * share, abs=1e-6) for cause, share in shares.items() if share > 1e-9}
 
 
-def told(values):
+def totals_of(values):
     return TrainingTotals(**{"epoch": 0, "waiting_for_rows": 0.0, **values})
 
 
@@ -119,12 +130,7 @@ def test_steps_after_the_checkpoint_at_which_a_restart_resumes_are_repeated(run)
 
 
 def test_a_checkpoint_before_the_last_one_costs_the_steps_of_all_attempts_since(run):
-    run.attempt()
-    run.now += 40.0
-    run.totals(training=40.0, saved=100)
-    run.now += 10.0
-    run.totals(training=50.0, saved=100)
-    run.end(*run.nodes)
+    run.fail_after_a_checkpoint()
     run.attempt()  # which can't use it, and begins anew
     run.now += 20.0
     run.totals(training=20.0)
@@ -138,12 +144,7 @@ def test_a_checkpoint_before_the_last_one_costs_the_steps_of_all_attempts_since(
 
 
 def test_a_training_that_resumed_twice_repeats_what_each_failure_cost(run):
-    run.attempt()
-    run.now += 40.0
-    run.totals(training=40.0, saved=100)
-    run.now += 10.0
-    run.totals(training=50.0, saved=100)
-    run.end(*run.nodes)
+    run.fail_after_a_checkpoint()
     run.attempt()
     run.now += 30.0
     run.totals(training=30.0, restored=100)  # and no checkpoint since
@@ -191,7 +192,7 @@ def test_a_slot_whose_program_has_ended_is_idle_until_the_others_have(run):
     run.totals(training=10.0)
     run.end(run.nodes[1])
     run.now += 15.0
-    run.store.take_totals(run.nodes[0], told({"training": 25.0}))
+    run.store.take_totals(run.nodes[0], totals_of({"training": 25.0}))
     assert run.seconds(70.0) == {"start": 20.0, "steps": 35.0, "idle": 15.0}
 
 
@@ -205,8 +206,8 @@ def test_the_steps_of_a_node_that_starts_again_alone_count(run):
     run.now += 5.0
     run.begin(node)
     run.now += 5.0
-    run.store.take_totals(run.nodes[0], told({"training": 20.0}))
-    run.store.take_totals(node, told({"training": 5.0}))
+    run.store.take_totals(run.nodes[0], totals_of({"training": 20.0}))
+    run.store.take_totals(node, totals_of({"training": 5.0}))
     assert run.seconds(60.0) == {"start": 25.0, "steps": 35.0}
 
 

@@ -164,8 +164,8 @@ def trains_together() -> bool:
     return current() is not None and keras.distribution.distribution() is not None
 
 
-def equal_batches() -> bool:
-    """Return whether all batches of all workers must have the same number of rows."""
+def keras_uses_jax() -> bool:
+    """Return whether Keras trains on JAX here, with other workers, whose batches must have as many rows."""
     cluster = _membership.cluster
     return cluster is not None and (cluster.started or keras_backend() == "jax")
 

@@ -97,8 +97,10 @@ class Checkpoints:
     ) -> None:
         self.directory = directory
         self._best = policy.best
-        self._news = position.news if position else None
-        self._store = CheckpointStore(directory, policy.keep, self._news.awaits if self._news else lambda: False)
+        self._evaluator = position.evaluator if position else None
+        self._store = CheckpointStore(
+            directory, policy.keep, self._evaluator.awaits if self._evaluator else lambda: False
+        )
         self._parts = StateParts(self._store, node)
         self._state = StateWriter(node, copies=not policy.wait)
         self._wait = policy.wait
@@ -324,8 +326,8 @@ class Checkpoints:
         with ExitStack() as stack:
             local = stack.enter_context(TemporaryDirectory(prefix="tfos-", dir=self._scratch))
             self._writer.settle()
-            if self._news:
-                self._news.note_own_loop()
+            if self._evaluator:
+                self._evaluator.note_own_loop()
             choose = self._best_one if best else self._newest
             self._is_shared = is_shared(state)
             saved = self._fetch(self._is_shared, local, divided_objects(state), choose)
@@ -408,10 +410,10 @@ class Checkpoints:
 
     def _wait_for_evaluator(self) -> None:
         """Wait until the evaluator is done with the newest checkpoint of an epoch, if that has no value yet."""
-        if self._news and self._news.exists:
+        if self._evaluator and self._evaluator.exists:
             waiting = self._store.unevaluated(self._store.complete())
             if waiting and waiting[-1].value is None:
-                self._news.wait_for(waiting[-1].name)
+                self._evaluator.wait_for(waiting[-1].name)
 
     def is_over(self) -> bool:
         """Return whether the evaluator ends the training (`Context.evaluate_checkpoints`); for loops, after each epoch.
@@ -433,14 +435,14 @@ class Checkpoints:
         ...     if checkpoint.is_over():
         ...         break
         """
-        return self._news is not None and self._news.exists and self._do_all_stop(self._news.stops())
+        return self._evaluator is not None and self._evaluator.exists and self._do_all_stop(self._evaluator.stops())
 
     def _was_ended(self, saved: SavedCheckpoint) -> bool:
         """Return whether the evaluator ended the training of a checkpoint, and still would by its present criterion."""
-        if not (self._news and self._news.exists and self._do_all_stop(saved.ends)):
+        if not (self._evaluator and self._evaluator.exists and self._do_all_stop(saved.ends)):
             return False
-        self._news.wait_for_start()
-        return self._do_all_stop(self._news.stops())
+        self._evaluator.wait_for_start()
+        return self._do_all_stop(self._evaluator.stops())
 
     def _do_all_stop(self, stops: bool) -> bool:
         return bool(combine(_EVALUATED, stops, any) if self._is_shared else stops)

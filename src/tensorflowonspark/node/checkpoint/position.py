@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tensorflowonspark.errors import CheckpointError
 from tensorflowonspark.messages import CheckpointSaved
-from tensorflowonspark.node.checkpoint.evaluated import EvaluatorNews
+from tensorflowonspark.node.checkpoint.evaluator_state import EvaluatorState
 from tensorflowonspark.node.checkpoint.store import SavedCheckpoint
 from tensorflowonspark.node.driver_link import Link
 from tensorflowonspark.node.feed.feeds import Feeds
@@ -19,11 +19,11 @@ _ROWS = "rows.json"  # a file of a checkpoint
 class ResumePosition:
     """The position of a node's program in its feeds.
 
-    `workers` are all nodes that train, including a chief; `news` is what is known of the evaluator.
+    `workers` are all nodes that train, including a chief; `evaluator` is what is known of the evaluator.
     """
 
-    def __init__(self, feeds: Feeds, link: Link, workers: int, news: EvaluatorNews | None = None) -> None:
-        self.news = news
+    def __init__(self, feeds: Feeds, link: Link, workers: int, evaluator: EvaluatorState | None = None) -> None:
+        self.evaluator = evaluator
         self._feeds = feeds
         self._link = link
         self._workers = workers

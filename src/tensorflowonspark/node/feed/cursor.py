@@ -21,7 +21,7 @@ class EpochCursor:
     """A place in the epochs over one worker's rows: an epoch, and a step of it.
 
     A pass moves it to the next epoch when it has handed out its last step, and a checkpoint that is restored anywhere.
-    With an `order_of_all` the steps have the same rows on any number of workers.
+    With an `global_order` the steps have the same rows on any number of workers.
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class EpochCursor:
         seed: int | None,
         first_step: int,
         *,
-        order_of_all: GlobalOrder | None = None,
+        global_order: GlobalOrder | None = None,
         alone: bool,
     ) -> None:
         self.epoch = 0  # of the current pass, or of the next one if none has begun
@@ -44,7 +44,7 @@ class EpochCursor:
         self._shares = shares
         self.seed = seed
         self._first_step = first_step  # that the program gave, until all rows are there
-        self._order_of_all = order_of_all
+        self._global_order = global_order
         self._alone = alone
         self._rest: EpochRest | None = None  # of the epoch that other workers began
         self._origin = 0, 0  # a step of the program, and the step of all passes that it is
@@ -102,18 +102,18 @@ class EpochCursor:
 
     def takes_steps_as(self, span: StepSpan) -> bool:
         """Return whether the steps of a span have as many rows, in an order of the same seed."""
-        wanted = self._shares.batch_size, self.seed, self._order_of_all is not None
+        wanted = self._shares.batch_size, self.seed, self._global_order is not None
         return wanted == (span.batch_size, span.seed, span.is_global)
 
     def _rest_after(self, epoch: int, spans: tuple[StepSpan, ...], plan: EpochPlan) -> EpochRest | None:
         if not spans:
             return EpochRest(epoch)
-        layout = self._share.layout if self._order_of_all is None else self._order_of_all.layout
+        layout = self._share.layout if self._global_order is None else self._global_order.layout
         left = None if layout is None else find_left(epoch, spans, layout)
         if left is None:
             return None
-        if self._order_of_all is not None:
-            return EpochRest(epoch, spans, plan.steps - self._order_of_all.steps(left[0]), left=left[0])
+        if self._global_order is not None:
+            return EpochRest(epoch, spans, plan.steps - self._global_order.steps(left[0]), left=left[0])
         rows = [int(np.count_nonzero(each)) for each in left]
         shares = self._share.all_shares(self._shares.batch_size)
         steps = max(each.steps(count) for each, count in zip(shares, rows, strict=True))
@@ -122,9 +122,9 @@ class EpochCursor:
     def _span(self, rest: EpochRest, steps: int, plan: EpochPlan) -> StepSpan | None:
         """Return the first steps of what is left of an epoch; None if nobody knows where the rows are."""
         batch_size = self._shares.batch_size
-        if self._order_of_all is not None:
-            whole = (min(self._order_of_all.rows(rest.left), steps * batch_size),)
-            return StepSpan(self._order_of_all.layout, whole, steps, batch_size, self.seed, 0, is_global=True)
+        if self._global_order is not None:
+            whole = (min(self._global_order.rows(rest.left), steps * batch_size),)
+            return StepSpan(self._global_order.layout, whole, steps, batch_size, self.seed, 0, is_global=True)
         layout, rows = self._share.layout, self._share.counts if rest.rows is None else rest.rows
         if layout is None or rows is None or self._rows is None:
             return None
@@ -163,8 +163,8 @@ class EpochCursor:
             rest = EpochRest(epoch)
         if rest.rows is not None:
             plan = replace(plan, rows=rest.rows[self._share.index], steps=plan.steps - rest.first_step)
-        if self._order_of_all is not None:
-            order, counts = self._order_of_all.epoch(epoch, rest.left)
+        if self._global_order is not None:
+            order, counts = self._global_order.epoch(epoch, rest.left)
             plan = replace(plan, rows=len(order), steps=len(counts), counts=counts)
         return rest, plan, step - rest.first_step
 
@@ -183,9 +183,9 @@ class EpochCursor:
         if step < self._rest_of(self.epoch).first_step:
             self._rest = rest  # that of a pass that was abandoned is over
         self.next = self.epoch, 0
-        if self._order_of_all is not None:
+        if self._global_order is not None:
             assert isinstance(rows, Shard)
-            rows = rows.in_order(self._order_of_all.epoch(self.epoch, rest.left).order)
+            rows = rows.in_order(self._global_order.epoch(self.epoch, rest.left).order)
         elif rest.left is not None:
             rows = rows.only(rest.left)
         return EpochPass(

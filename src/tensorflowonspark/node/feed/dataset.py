@@ -29,7 +29,7 @@ def make_dataset(passes: Passes, measure: Measure | None = None) -> tf.data.Data
     selection, batch_rows = passes.selection, passes.batch_rows
     # A call into Python costs as much as the rows of a batch. So rows come in blocks of several batches, which tf.data
     # divides without a copy; it can't divide ragged ones, nor into batches that differ in size.
-    in_blocks = passes.equal_batches and not any(kind.ragged for kind in selection.kinds.values())
+    in_blocks = passes.are_of_one_size and not any(kind.ragged for kind in selection.kinds.values())
     source = partial(passes.blocks, aligned_empty) if in_blocks else passes
 
     def arrays() -> Iterator[tuple[Array, ...]]:

@@ -70,11 +70,11 @@ class FileReader:
         listed: Listed,
         cache: str | None,
         *,
-        in_order_of_all: bool = False,
+        is_global: bool = False,
     ) -> Feed:
         """Read this worker's share; return all workers' rows as a feed. An evaluator reads all rows, for itself.
 
-        `call` is what the program calls, for errors. `in_order_of_all` is for rows that are kept.
+        `call` is what the program calls, for errors. `is_global` is for rows that are kept.
         """
         config, splits = CacheConfig.parse(cache, listed.source.cache_limit), listed.splits
         if not splits:
@@ -109,7 +109,7 @@ class FileReader:
         complete = self._agree(feed, call, splits, parts)
         if not any(complete.train.rows.values()):
             raise SpecError(f"{call}: there are no rows")
-        return self.feeds.open(replace(complete, train=replace(complete.train, is_global=in_order_of_all)))
+        return self.feeds.open(replace(complete, train=replace(complete.train, is_global=is_global)))
 
     def read_footers(self, call: str) -> ReadFooters:
         """Return what reads the footers of files: each worker its part, or another node all of them."""

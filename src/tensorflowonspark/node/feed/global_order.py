@@ -9,12 +9,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from tensorflowonspark.feed_messages import Layout, PartitionSlice
-from tensorflowonspark.node.feed.order import Numbers
-
-Mask = npt.NDArray[np.bool_]
+from tensorflowonspark.node.feed.order import Mask, Numbers
 
 # Rows that follow each other in a partition's order are of as many classes (its places modulo this number), which a
 # held cluster deals to its workers: as many of each then come to 2, 3, 4, 6, 8, 12 and 24 workers.
@@ -63,9 +60,10 @@ class OwnRows(NamedTuple):
 
 
 class GlobalOrder:
-    """The orders of the epochs over all workers' rows, for the worker at a place in their layout.
+    """The orders of the epochs over all workers' rows, and which of them one worker has.
 
-    `rows` are the numbers of each worker's rows over all partitions (`taken.row_numbers`), in its own order.
+    `sizes` are the rows of each partition. `own` has the number of each of the worker's rows over all partitions
+    (`taken.row_numbers`), in the worker's order.
     """
 
     def __init__(self, sizes: dict[int, int], own: Numbers, batch_size: int, seed: int | None) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 Numbers = npt.NDArray[np.integer[Any]]
+Mask = npt.NDArray[np.bool_]
 _Words = npt.NDArray[np.uint64]
 
 _LISTED_ROWS = 1 << 24  # in four bytes each
@@ -25,9 +26,7 @@ class Order(Protocol):
     def __getitem__(self, part: slice, /) -> Numbers: ...
 
 
-def row_order(
-    rows: int, seed: Sequence[int] | None, part: Sequence[int] = (), left: npt.NDArray[np.bool_] | None = None
-) -> Order:
+def row_order(rows: int, seed: Sequence[int] | None, part: Sequence[int] = (), left: Mask | None = None) -> Order:
     """Return the numbers of so many rows, fully shuffled if there is a seed.
 
     A part or window has an order of its own, by its numbers `part`. With `left` the others keep their places in the

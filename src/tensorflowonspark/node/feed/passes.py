@@ -41,10 +41,10 @@ class Passes:
         self.selection = selection
         self.shares = shares
         self.alone = alone
-        order_of_all = None if alone else share.order_of_all(shares.batch_size, seed)
+        global_order = None if alone else share.global_order(shares.batch_size, seed)
         # Whether this worker's batches have as many rows, but for the last one.
-        self.equal_batches = not shares.batch_size % shares.workers and (order_of_all is None or shares.workers == 1)
-        self.cursor = EpochCursor(share, selection, shares, seed, first_step, order_of_all=order_of_all, alone=alone)
+        self.are_of_one_size = not shares.batch_size % shares.workers and (global_order is None or shares.workers == 1)
+        self.cursor = EpochCursor(share, selection, shares, seed, first_step, global_order=global_order, alone=alone)
         self.observer = share.observer
         self.arrive = share.stream is not None  # nobody knows the number of steps
         self._share = share

@@ -5,11 +5,10 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from tensorflowonspark import columns
 from tensorflowonspark.columns import Array, Kind, Ragged
-from tensorflowonspark.node.feed.order import Order
+from tensorflowonspark.node.feed.order import Mask, Order
 from tensorflowonspark.node.feed.shard import Allocate, Reader, Segment
 
 if TYPE_CHECKING:
@@ -44,7 +43,7 @@ class Rows(Protocol):
         The first one includes the row number `first_row` of those that are left.
         """
 
-    def only(self, left: npt.NDArray[np.bool_]) -> "Rows":
+    def only(self, left: Mask) -> "Rows":
         """Return those that are left to take in an epoch; the others keep their places in its order."""
 
 

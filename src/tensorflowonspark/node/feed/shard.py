@@ -8,12 +8,11 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from tensorflowonspark import columns
 from tensorflowonspark.columns import Array, Kind, Ragged
-from tensorflowonspark.node.feed.order import Numbers, Order, row_order
+from tensorflowonspark.node.feed.order import Mask, Numbers, Order, row_order
 
 if TYPE_CHECKING:
     from tensorflowonspark.node.feed.selection import Selection
@@ -40,7 +39,7 @@ class Shard:
     def __init__(
         self,
         parts: Iterable[Sequence[pa.RecordBatch]],
-        left: npt.NDArray[np.bool_] | None = None,
+        left: Mask | None = None,
         order: Order | None = None,
     ) -> None:
         self._left = left  # which rows a pass has
@@ -73,7 +72,7 @@ class Shard:
         """Return 0: an epoch's order is one of all rows."""
         return 0
 
-    def only(self, left: npt.NDArray[np.bool_]) -> "Shard":
+    def only(self, left: Mask) -> "Shard":
         """Return those rows that are left to take in an epoch."""
         return Shard([self.batches], left)
 

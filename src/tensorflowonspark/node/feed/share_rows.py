@@ -65,7 +65,7 @@ class ShareRows:
         """Whether a step has the same rows on any number of workers."""
         return self.manifest.is_global and self.is_training
 
-    def order_of_all(self, batch_size: int, seed: int | None) -> GlobalOrder | None:
+    def global_order(self, batch_size: int, seed: int | None) -> GlobalOrder | None:
         """Return the order of all workers' rows, if the steps follow one; a `FeedError` says that a worker is lost."""
         if not self.is_global:
             return None

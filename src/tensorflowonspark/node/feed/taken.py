@@ -17,8 +17,8 @@ import numpy as np
 
 from tensorflowonspark.columns import PLACE_BITS, mixed_order
 from tensorflowonspark.feed_messages import Layout, PartitionSlice
-from tensorflowonspark.node.feed.global_order import Mask, global_order
-from tensorflowonspark.node.feed.order import Numbers, row_order
+from tensorflowonspark.node.feed.global_order import global_order
+from tensorflowonspark.node.feed.order import Mask, Numbers, row_order
 from tensorflowonspark.node.feed.windows import plan_turns, window_pieces
 
 

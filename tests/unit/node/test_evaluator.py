@@ -12,8 +12,8 @@ from tensorflowonspark.config import ClusterSpec, Job, Role
 from tensorflowonspark.messages import CheckpointSaved, Evaluation
 from tensorflowonspark.node.checkpoint.best import BestMetric
 from tensorflowonspark.node.checkpoint.checkpoints import Checkpoints
-from tensorflowonspark.node.checkpoint.evaluated import EvaluatorNews
-from tensorflowonspark.node.checkpoint.evaluation import Evaluator, EvaluatorNode, StopCriterion, evaluation_of
+from tensorflowonspark.node.checkpoint.evaluator import Evaluator, EvaluatorNode, StopCriterion, evaluation_of
+from tensorflowonspark.node.checkpoint.evaluator_state import EvaluatorState
 from tensorflowonspark.node.checkpoint.position import ResumePosition
 from tensorflowonspark.node.checkpoint.store import CheckpointStore
 from tensorflowonspark.node.checkpoint.writer import SavePolicy
@@ -70,7 +70,7 @@ class Training:
 
         role = Role(Job.WORKER, 0)
         feeds = SimpleNamespace(first=0, current=0, saved_to=(), arriving=None, fingerprint=7, taken=lambda *_: None)
-        position = ResumePosition(feeds, link, 1, EvaluatorNews(link, SPEC, role, directory))
+        position = ResumePosition(feeds, link, 1, EvaluatorState(link, SPEC, role, directory))
         policy = SavePolicy(keep, BestMetric(best, evaluator=True))
         self.checkpoints = Checkpoints(directory, policy, "", True, "worker:0", position)
         self.model = model_of()
@@ -268,7 +268,7 @@ def test_a_directory_of_an_earlier_training_is_not_taken_for_this_one(link, tmp_
 
 
 def test_a_directory_that_only_the_chief_sees(link, tmp_path, monkeypatch):
-    monkeypatch.setattr("tensorflowonspark.node.checkpoint.evaluation._SEEN_SECONDS", 1)
+    monkeypatch.setattr("tensorflowonspark.node.checkpoint.evaluator._SEEN_SECONDS", 1)
     Training(link, str(tmp_path)).save(1, 1.0)
     name = link.saved[0].name
     (tmp_path / name / "complete.json").unlink()
@@ -304,7 +304,7 @@ def test_a_model_of_other_layers_is_refused(link, tmp_path):
 
 def test_an_evaluator_with_a_loop_of_its_own_is_not_waited_for(link, tmp_path, caplog):
     caplog.set_level(logging.WARNING)
-    EvaluatorNews(link, SPEC, Role(Job.EVALUATOR, 0), str(tmp_path)).note_own_loop()
+    EvaluatorState(link, SPEC, Role(Job.EVALUATOR, 0), str(tmp_path)).note_own_loop()
     training = Training(link, str(tmp_path), keep=1)
     for epoch in range(1, 4):
         training.save(epoch, 1.0)

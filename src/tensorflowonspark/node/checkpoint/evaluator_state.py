@@ -5,10 +5,8 @@ from typing import Any
 
 from tensorflowonspark import storage
 from tensorflowonspark.config import ClusterSpec, Job, Role
-from tensorflowonspark.messages import Evaluation
+from tensorflowonspark.messages import EVALUATOR_START_SECONDS, Evaluation
 from tensorflowonspark.node.driver_link import Link
-
-_START_SECONDS = 60.0  # for an evaluator to begin with the checkpoints, before it is taken for one that does not
 
 
 @lru_cache
@@ -18,8 +16,8 @@ def place_of(directory: str) -> tuple[Any, ...]:
     return type(files), repr(files.storage_options), root
 
 
-class EvaluatorNews:
-    """What a node has heard of the cluster's evaluator, about the checkpoints in one directory."""
+class EvaluatorState:
+    """What a node has received about the cluster's evaluator, for the checkpoints in one directory."""
 
     def __init__(self, link: Link, spec: ClusterSpec, role: Role, directory: str) -> None:
         self._link = link
@@ -43,7 +41,7 @@ class EvaluatorNews:
     def wait_for_start(self) -> None:
         """Wait until the evaluator has begun with the checkpoints; if it does something else, not for ever."""
         if self.exists:
-            self._link.wait_for_evaluation(lambda _: True, _START_SECONDS)
+            self._link.wait_for_evaluation(lambda _: True, EVALUATOR_START_SECONDS)
 
     def wait_for(self, checkpoint: str) -> None:
         """Wait until the evaluator is done with a checkpoint, if it evaluates those of the directory."""

@@ -16,7 +16,7 @@ from tensorflowonspark.errors import CheckpointError, SpecError
 from tensorflowonspark.keras.jax.training_state import is_state
 from tensorflowonspark.messages import CheckpointSaved, Evaluation, ReportedMetrics
 from tensorflowonspark.node.checkpoint.best import BestMetric
-from tensorflowonspark.node.checkpoint.evaluated import place_of
+from tensorflowonspark.node.checkpoint.evaluator_state import place_of
 from tensorflowonspark.node.checkpoint.parts import StateParts, divided_objects, not_seen
 from tensorflowonspark.node.checkpoint.state import read_state
 from tensorflowonspark.node.checkpoint.store import CheckpointStore, SavedCheckpoint
