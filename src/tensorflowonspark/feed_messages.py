@@ -112,6 +112,11 @@ class PartId(NamedTuple):
     batch: int = 0  # of the DataFrames of a stream, the one that has the partition
     giver: int | None = None  # the node whose own rows these are, whichever partitions they were: they have moved
 
+    @classmethod
+    def moved(cls, giver: int) -> "PartId":
+        """Return the part as which a node sends rows of its own to another: once."""
+        return cls(0, giver=giver)
+
     @property
     def seed(self) -> tuple[int, ...]:
         """The numbers by which the order of its rows differs from that of other parts."""

@@ -7,7 +7,7 @@ import pytest
 from pyspark.sql import functions as f
 
 import tensorflowonspark as tfos
-from tensorflowonspark.columns import PLACE_BITS, mixed_order
+from tensorflowonspark.columns import mixed_order, split_places
 from tensorflowonspark.driver.feed.feed_settings import FeedSettings
 from tensorflowonspark.driver.spark.repartition import repartitioned, round_robin, spread
 
@@ -86,8 +86,9 @@ def test_a_rows_place_says_which_task_it_is_dealt_to_and_where_it_comes(spark, s
         places = np.array([row[1] for row in rows if row[0] == task])
         assert len(places) == pytest.approx(3000 / tasks, abs=7)
         assert np.array_equal(mixed_order(places), np.arange(len(places)))
+        owners, own = split_places(places)
         for partition in range(7):
-            numbers = np.sort(places[places >> PLACE_BITS == partition] & ((1 << PLACE_BITS) - 1))
+            numbers = np.sort(own[owners == partition])
             assert np.array_equal(numbers, np.arange(numbers[0], numbers[-1] + 1, tasks))
             first[task, partition] = int(numbers[0])
     for partition in range(7):
@@ -99,7 +100,7 @@ def test_rows_of_another_split_have_the_last_places_of_their_partition(sorted_ro
     frame = sorted_rows.withColumn("other one", f.col("id") % 5 == 0)
     rows = round_robin(frame, 3, "other one").collect()
     for partition in range(4):
-        own = [row for row in rows if row.place >> PLACE_BITS == partition]
+        own = [row for row in rows if split_places(row.place)[0] == partition]
         others = [row["other one"] for row in sorted(own, key=lambda row: row.place)]
         assert others == sorted(others)
         assert 0 < sum(others) < len(others)

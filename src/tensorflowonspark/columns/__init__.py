@@ -23,9 +23,11 @@ from tensorflowonspark.columns.kinds import Kind as Kind
 from tensorflowonspark.columns.kinds import kind_of as kind_of
 from tensorflowonspark.columns.kinds import natural_type as natural_type
 from tensorflowonspark.columns.layout import flat_columns as flat_columns
-from tensorflowonspark.columns.places import PLACE_BITS as PLACE_BITS
 from tensorflowonspark.columns.places import mixed_order as mixed_order
+from tensorflowonspark.columns.places import places_of as places_of
 from tensorflowonspark.columns.places import spark_hash as spark_hash
+from tensorflowonspark.columns.places import split_column as split_column
+from tensorflowonspark.columns.places import split_places as split_places
 from tensorflowonspark.columns.result_columns import joined as joined
 from tensorflowonspark.columns.result_columns import to_batch as to_batch
 from tensorflowonspark.columns.schema import arrow_type as arrow_type

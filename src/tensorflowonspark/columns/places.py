@@ -1,15 +1,48 @@
-"""Places of rows in a DataFrame: a partition and a row in it, in one number as of ``monotonically_increasing_id``."""
+"""Places of rows in a DataFrame: a partition and a row in it, in one number as of ``monotonically_increasing_id``.
+
+No other module knows how the two make one number.
+"""
+
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+
+Numbers = npt.NDArray[np.int64]
 Words = npt.NDArray[np.uint32]
 
-PLACE_BITS = 33  # of the row's number; the partition's has the bits above
+_ROW_BITS = 33  # the partition's number has the bits above
 _SEED, _BYTES = np.uint32(42), np.uint32(8)  # of Spark's hashes, and of a number
 
 
-def spark_hash(numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
+def places_of(partition: int, rows: Numbers) -> Numbers:
+    """Return the places of rows of a partition, by their numbers in it."""
+    places: Numbers = (partition << _ROW_BITS) + rows
+    return places
+
+
+def split_places(places: Numbers) -> tuple[Numbers, Numbers]:
+    """Return the partitions of places, and the rows' numbers in them.
+
+    Examples
+    --------
+    >>> [each.tolist() for each in split_places(places_of(3, np.arange(2)))]
+    [[3, 3], [0, 1]]
+    """
+    return places >> _ROW_BITS, places & ((1 << _ROW_BITS) - 1)
+
+
+def split_column(place: str) -> "tuple[Column, Column]":
+    """Return the same of a column of Spark's."""
+    from pyspark.sql import functions as f
+
+    return f.shiftright(place, _ROW_BITS), f.col(place).bitwiseAND((1 << _ROW_BITS) - 1)
+
+
+def spark_hash(numbers: Numbers) -> npt.NDArray[np.int32]:
     """Return Spark's ``hash`` of numbers, which is Murmur3.
 
     Examples
@@ -28,7 +61,7 @@ def spark_hash(numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
     return hashed
 
 
-def mixed_order(places: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def mixed_order(places: Numbers) -> Numbers:
     """Return the order in which Spark has rows that it sorts by the ``hash`` of their places, then by these.
 
     Examples

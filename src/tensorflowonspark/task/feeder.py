@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tensorflowonspark import transport
-from tensorflowonspark.columns import PLACE_BITS, checksum
+from tensorflowonspark.columns import checksum, split_places
 from tensorflowonspark.errors import FeedError
 from tensorflowonspark.feed_messages import CacheConfig, CacheMode, PartHeader, PartId, PartitionShare, PartRef, Split
 from tensorflowonspark.messages import NodeEndpoint, NodeLost, Reply, RootCause, ToDriver
@@ -206,10 +206,10 @@ class _SplitSender:
         """Count the rows of each partition of the DataFrame; sum up the hashes of their values and places."""
         places = places[order := np.argsort(places)]
         hashes = hashes[order].view(np.uint64) * (2 * places.view(np.uint64) + np.uint64(1))
-        partitions, starts, rows = np.unique(places >> PLACE_BITS, return_index=True, return_counts=True)
-        found = zip(partitions, places[starts], rows, np.add.reduceat(hashes, starts), strict=True)
-        for partition, place, count, total in (map(int, each) for each in found):
-            first = place & ((1 << PLACE_BITS) - 1)
+        owners, numbers = split_places(places)
+        partitions, starts, rows = np.unique(owners, return_index=True, return_counts=True)
+        found = zip(partitions, numbers[starts], rows, np.add.reduceat(hashes, starts), strict=True)
+        for partition, first, count, total in (map(int, each) for each in found):
             had = self._shares.get(partition, PartitionShare(partition, first, 0, 0))
             added = (had.checksum + total) % (1 << 64)
             self._shares[partition] = PartitionShare(partition, min(first, had.first), had.rows + count, added)

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tensorflowonspark.columns import PLACE_BITS, mixed_order
+from tensorflowonspark.columns import mixed_order, places_of
 from tests.support.inprocess import cluster_in_process, partitions_of, run_in_process
 from tests.support.resumed_cluster import PROGRAM, counted, train
 
@@ -23,7 +23,7 @@ def dealt(sizes, workers):
     start, rows = 0, []
     for partition, size in enumerate(sizes):
         numbers = np.arange(size)
-        found = np.stack([(partition << PLACE_BITS) + numbers, start + numbers, (partition + numbers) % workers])
+        found = np.stack([places_of(partition, numbers), start + numbers, (partition + numbers) % workers])
         rows.append(found)
         start += size
     places, ids, tasks = np.concatenate(rows, axis=1)

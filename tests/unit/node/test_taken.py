@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tensorflowonspark.columns import PLACE_BITS, mixed_order, summarize
+from tensorflowonspark.columns import mixed_order, places_of, summarize
 from tensorflowonspark.driver.sharing.manifest import build_manifests
 from tensorflowonspark.feed_messages import (
     CacheConfig,
@@ -57,7 +57,7 @@ class Sizes(NamedTuple):
     rows: tuple
 
     def ids(self, partition):
-        return (partition << PLACE_BITS) + np.arange(self.rows[partition])
+        return places_of(partition, np.arange(self.rows[partition]))
 
     @property
     def all_ids(self):

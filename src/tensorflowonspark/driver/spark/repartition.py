@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tensorflowonspark.columns import PLACE_BITS, plainly_named, spark_hash
+from tensorflowonspark.columns import plainly_named, spark_hash, split_column
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -57,8 +57,8 @@ def round_robin(frame: "DataFrame", tasks: int, marks: str = "") -> "DataFrame":
     turn = new_column(plain, "turn")
     order = [hashed] if not marks else [plain.columns[frame.columns.index(marks)], hashed]
     # The first row of each partition goes to another task.
-    first = f.xxhash64(f.shiftright(place, PLACE_BITS)) % tasks
-    number = f.col(place).bitwiseAND((1 << PLACE_BITS) - 1)
+    partition, number = split_column(place)
+    first = f.xxhash64(partition) % tasks
     targets = f.array(*map(f.lit, _targets(tasks))).cast("array<bigint>")
     placed = (
         plain.withColumn(hashed, f.xxhash64(*plain.columns))

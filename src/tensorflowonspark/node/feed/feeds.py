@@ -21,7 +21,6 @@ from tensorflowonspark.feed_messages import (
     PartId,
     Split,
     SplitManifest,
-    StoredPart,
 )
 from tensorflowonspark.messages import Failed, FeedWanted, Progress, RowSource
 from tensorflowonspark.node.driver_link import Link
@@ -87,7 +86,7 @@ class Feeds:
         start = manifest.rows[number]
         for move in manifest.moves:
             if move.giver == number:
-                header = PartHeader(feed, split, *_moved(move), move.storage)
+                header = PartHeader(feed, split, PartId.moved(move.giver), 0, move.storage)
                 _send(cache.shard(feed, split, manifest.parts), start, move, header, self._setup.credentials)
                 start += move.rows
 
@@ -248,16 +247,11 @@ def _cached_rows(cache: Cache, feed: FeedId, split: Split, manifest: SplitManife
     parts = list(manifest.parts)
     for move in manifest.moves:
         if move.taker == number:
-            cache.wait_for_part(feed, split, _moved(move))
-            parts.append(_moved(move))
+            parts.append((PartId.moved(move.giver), 0))
+            cache.wait_for_part(feed, split, parts[-1])
     shard = cache.shard(feed, split, parts)
     sends = any(move.giver == number for move in manifest.moves)
     return Shard([list(shard.slices(0, manifest.rows[number]))]) if sends else shard
-
-
-def _moved(move: Move) -> StoredPart:
-    """Return the part as which a node sends rows to another: once."""
-    return PartId(0, giver=move.giver), 0
 
 
 def _send(shard: Shard, start: int, move: Move, header: PartHeader, credentials: Credentials) -> None:

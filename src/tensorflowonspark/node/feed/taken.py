@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from tensorflowonspark.columns import PLACE_BITS, mixed_order
+from tensorflowonspark.columns import mixed_order, places_of, split_places
 from tensorflowonspark.feed_messages import Layout, PartitionSlice
 from tensorflowonspark.node.feed.global_order import global_order
 from tensorflowonspark.node.feed.order import Mask, Numbers, row_order
@@ -138,14 +138,14 @@ def row_numbers(layout: Layout, sizes: dict[int, int]) -> list[Numbers] | None:
     if partition_sizes(layout) != sizes:
         return None
     partitions, starts = np.array(list(sizes), np.int64), np.cumsum([0, *sizes.values()])
-    numbers = []
+    numbers: list[Numbers] = []
     for slices in layout.slices:
-        pieces = [(each.partition << PLACE_BITS) + each.first + each.stride * np.arange(each.rows) for each in slices]
+        pieces = [places_of(each.partition, each.first + each.stride * np.arange(each.rows)) for each in slices]
         places = np.concatenate([np.arange(0), *pieces])
         if layout.mixed:
             places = places[mixed_order(places)]
-        found = np.searchsorted(partitions, places >> PLACE_BITS)
-        numbers.append(starts[found] + (places & ((1 << PLACE_BITS) - 1)))
+        owners, own = split_places(places)
+        numbers.append(starts[np.searchsorted(partitions, owners)] + own)
     counted = np.bincount(np.concatenate(numbers), minlength=int(starts[-1]))
     if len(counted) != starts[-1] or not (counted == 1).all():
         return None
