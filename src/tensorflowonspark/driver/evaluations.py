@@ -5,11 +5,10 @@ All methods are called in events of the monitor.
 """
 
 from dataclasses import replace
-from typing import Any
 
 from tensorflowonspark.config import Job
 from tensorflowonspark.driver.nodes import Node, Roster
-from tensorflowonspark.messages import CheckpointSaved, Evaluation, NodeReady, Returned
+from tensorflowonspark.messages import CheckpointSaved, Evaluation
 
 
 class Evaluations:
@@ -19,23 +18,24 @@ class Evaluations:
         self._roster = roster
         self._last: Evaluation | None = None
 
-    def receive(self, node: Node, message: Any) -> None:
-        """Pass on what a message of a node says."""
-        match message:
-            case _ if not self._roster.evaluators():
-                return
-            case CheckpointSaved():
-                self._send(self._roster.evaluators(), message)
-            case Evaluation():
-                self._tell(message)
-            case Returned() if node.role.job is Job.EVALUATOR:
-                self._tell(Evaluation())
-            case NodeReady() if self._last is not None and node.role.job is not Job.EVALUATOR:
-                self._send([node], self._last)  # it is started again alone
+    def saved(self, message: CheckpointSaved) -> None:
+        """Pass a checkpoint on to the evaluator."""
+        self._send(self._roster.evaluators(), message)
 
-    def _tell(self, evaluation: Evaluation) -> None:
+    def evaluated(self, evaluation: Evaluation) -> None:
+        """Pass on to the nodes that train how far the evaluator is."""
         self._last = replace(evaluation, metrics=None, history={})
         self._send(self._roster.trainers(), self._last)
+
+    def returned(self, node: Node) -> None:
+        """Note that a program has returned; the evaluator's evaluates no more."""
+        if node.role.job is Job.EVALUATOR:
+            self.evaluated(Evaluation())
+
+    def ready(self, node: Node) -> None:
+        """Send a node that is started again alone how far the evaluator is."""
+        if self._last is not None and node.role.job is not Job.EVALUATOR:
+            self._send([node], self._last)
 
     def _send(self, nodes: list[Node], message: object) -> None:
         for node in nodes:

@@ -125,7 +125,6 @@ class Reception:
         if node.process.channel is not channel:
             return  # of a process in whose place another one is started
         self._handle(message, node)
-        self._evaluations.receive(node, message)
         self._monitor.on_feed_message(node, message)
 
     def _on_channel_end(self, node: Node, channel: Channel) -> None:
@@ -169,6 +168,7 @@ class Reception:
             CONSOLE.log(_log, logging.INFO, text, node.role, node.host, node.restarts)
             text = f"it is up again on {node.host} (restart {node.restarts} of this node)"
             self._monitor.metrics.events.note("node_restart", text, str(node.role))
+        self._evaluations.ready(node)
 
     @_handle.register
     def _on_feed_wanted(self, message: FeedWanted, node: Node) -> None:
@@ -183,6 +183,7 @@ class Reception:
         self._roster.move(node, NodeState.RETURNED)
         self._recovery.find_hung()
         self._recovery.receive(node, message)
+        self._evaluations.returned(node)
 
     @_handle.register(Contribution)
     @_handle.register(FeedReport)
@@ -214,11 +215,13 @@ class Reception:
     def _on_checkpoint_saved(self, message: CheckpointSaved, node: Node) -> None:  # noqa: ARG002
         self._roster.saved[message.directory] = message.feed
         self._planned.saved(message)
+        self._evaluations.saved(message)
 
     @_handle.register
     def _on_evaluation(self, message: Evaluation, node: Node) -> None:
         node.program.evaluating = bool(node.program.evaluating or message.directory)
         self._monitor.metrics.take_evaluation(message)
+        self._evaluations.evaluated(message)
 
     @_handle.register
     def _on_run_described(self, message: RunDescribed, node: Node) -> None:  # noqa: ARG002

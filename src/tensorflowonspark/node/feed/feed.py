@@ -249,7 +249,9 @@ class Feed:
         """Return what a manifest has of the rows at present; their number only if it is that of so many workers."""
         share, latest = self._share, self._share.latest
         rows = self.total_rows if len(share.numbers) == workers else None
-        return describe_rows(share.manifest_of_all or share.manifest, rows, None if latest is None else latest.seed)
+        return describe_rows(
+            share.manifest_of_all or share.manifest, rows, None if latest is None else latest.order.seed
+        )
 
     def _validation(self) -> "Feed":
         if self.validation is None:

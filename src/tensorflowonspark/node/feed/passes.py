@@ -5,7 +5,6 @@ from contextlib import closing
 
 import numpy as np
 
-from tensorflowonspark.feed_messages import Shares
 from tensorflowonspark.messages import Progress
 from tensorflowonspark.node.feed.cursor import EpochCursor
 from tensorflowonspark.node.feed.one_pass import ArrivingPass, Block, EpochPass, Pass
@@ -14,41 +13,35 @@ from tensorflowonspark.node.feed.rows import RowQueue
 from tensorflowonspark.node.feed.selection import Batch, Selection, real_rows
 from tensorflowonspark.node.feed.shard import Allocate
 from tensorflowonspark.node.feed.share_rows import ShareRows
+from tensorflowonspark.node.feed.step_orders import StepOrder
 from tensorflowonspark.node.feed.taken import order_seed
 
 
 class Passes:
     """The passes over one worker's rows by one dataset; each call starts one.
 
-    `shares` are this worker's rows of each step. Without a `seed` the rows keep their own order. `first_step` is the
-    step of all passes at which the first one begins. `on_epoch_end` is called with the epoch's number (from 0) when its
-    last batch has been taken and the next is requested, and `on_begin` with the cursor when a pass begins whose steps
-    are planned. `alone` is a worker of asynchronous training, whose steps depend on no other worker's.
+    `first_step` is the step of all passes at which the first one begins. `on_epoch_end` is called with the epoch's
+    number (from 0) when its last batch has been taken and the next is requested, and `on_begin` with the cursor when a
+    pass begins whose steps are planned.
     """
 
     def __init__(
         self,
         share: ShareRows,
         selection: Selection,
-        shares: Shares,
-        seed: int | None,
+        order: StepOrder,
         first_step: int = 0,
         on_epoch_end: Callable[[int], None] | None = None,
         *,
         on_begin: Callable[[EpochCursor], object] = lambda _: None,
-        alone: bool = False,
     ) -> None:
         self.selection = selection
-        self.shares = shares
-        self.alone = alone
-        global_order = None if alone else share.global_order(shares.batch_size, seed)
-        # Whether this worker's batches have as many rows, but for the last one.
-        self.are_of_one_size = not shares.batch_size % shares.workers and (global_order is None or shares.workers == 1)
-        self.cursor = EpochCursor(share, selection, shares, seed, first_step, global_order=global_order, alone=alone)
+        self.shares, self.alone = order.shares, order.alone
+        self.are_of_one_size = order.has_equal_batches
+        self.cursor = EpochCursor(share, selection, order, first_step)
         self.observer = share.observer
         self.arrive = share.stream is not None  # nobody knows the number of steps
         self._share = share
-        self._seed = seed
         self._on_epoch_end = on_epoch_end
         self._on_begin = on_begin
         self._current: Pass | None = None
@@ -139,7 +132,7 @@ class Passes:
         if stream is not None and stream.begin_pass(may_be_first=not (cursor.is_resumed or real_only)):
             assert stream.parts is not None
             cursor.epoch = 0
-            seed = order_seed(self._seed, 0, self._share.index)
+            seed = order_seed(cursor.order.seed, 0, self._share.index)
             return ArrivingPass(
                 selection=self.selection, seed=seed, parts=stream.parts, shares=self.shares, alone=self.alone
             )

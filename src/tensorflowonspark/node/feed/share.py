@@ -11,6 +11,7 @@ from tensorflowonspark.node.feed.passes import Passes
 from tensorflowonspark.node.feed.plan import shares_of
 from tensorflowonspark.node.feed.selection import Selection
 from tensorflowonspark.node.feed.share_rows import ShareRows
+from tensorflowonspark.node.feed.step_orders import WorkerOrder, step_order
 from tensorflowonspark.node.feed.taken import TakenRows
 
 
@@ -63,15 +64,16 @@ class Share(ShareRows):
             raise SpecError(f"first_step={first_step!r}: expected the number of steps taken before")
         if first_step and not self.is_kept:
             raise FeedError("first_step is for cached rows: the rows before it of a stream are gone")
-        shares, begun = self.shares(batch_size), self._note_begun
-        made = Passes(self, selection, shares, seed, int(first_step), on_epoch_end, on_begin=begun)
+        order = step_order(self, self.shares(batch_size), seed)
+        made = Passes(self, selection, order, int(first_step), on_epoch_end, on_begin=self._note_begun)
         self.latest = made.cursor
         self._created.add(made.cursor)
         return made
 
     def independent_passes(self, selection: Selection, batch_rows: int, seed: int | None) -> Passes:
         """Return the passes of a worker whose steps depend on no other's."""
-        return Passes(self, selection, shares_of(batch_rows, 1, 0), seed, on_begin=self._note_begun, alone=True)
+        order = WorkerOrder(self, shares_of(batch_rows, 1, 0), seed, alone=True)
+        return Passes(self, selection, order, on_begin=self._note_begun)
 
     def _note_begun(self, cursor: EpochCursor) -> None:
         self.latest = cursor

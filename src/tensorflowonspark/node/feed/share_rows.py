@@ -7,13 +7,12 @@ from dataclasses import dataclass, field
 from tensorflowonspark.errors import FeedError
 from tensorflowonspark.feed_messages import Layout, Shares, SplitManifest
 from tensorflowonspark.messages import Progress
-from tensorflowonspark.node.feed.global_order import GlobalOrder
 from tensorflowonspark.node.feed.observer import NOBODY, Observer
 from tensorflowonspark.node.feed.plan import EpochPlan, plan_epoch, shares_of, uneven_rows
 from tensorflowonspark.node.feed.rows import Rows
 from tensorflowonspark.node.feed.selection import Selection
 from tensorflowonspark.node.feed.streams import PartStream, RowStream
-from tensorflowonspark.node.feed.taken import TakenRows, partition_sizes, row_numbers
+from tensorflowonspark.node.feed.taken import TakenRows
 
 _log = logging.getLogger(__name__)
 
@@ -64,17 +63,6 @@ class ShareRows:
     def is_global(self) -> bool:
         """Whether a step has the same rows on any number of workers."""
         return self.manifest.is_global and self.is_training
-
-    def global_order(self, batch_size: int, seed: int | None) -> GlobalOrder | None:
-        """Return the order of all workers' rows, if the steps follow one; a `FeedError` says that a worker is lost."""
-        if not self.is_global:
-            return None
-        layout = self.layout
-        sizes = {} if layout is None else partition_sizes(layout)
-        numbers = None if layout is None else row_numbers(layout, sizes)
-        if numbers is None:
-            raise FeedError("order='global': a worker is lost, and nobody knows which rows it had: leave out order")
-        return GlobalOrder(sizes, numbers[self.index], batch_size, seed)
 
     @property
     def manifest_of_all(self) -> SplitManifest | None:
