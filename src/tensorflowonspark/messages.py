@@ -338,12 +338,15 @@ class Contribution(ToDriver):
     last: bool = False
 
 
+NOTHING_SHARED = -1  # the version of weights before the first round
+
+
 @dataclass(frozen=True)
 class RoundReached(ToDriver):
     """The program has reached a round, in which the workers average their weights (`driver/rounds.py`)."""
 
     port: int  # of the node's server for the other workers
-    version: int  # of the weights from which it began; -1: it shares none yet
+    version: int  # of the weights from which it began; NOTHING_SHARED: it shares none yet
     steps: int  # since then
     last: bool  # whether its training ends with this round
     min_workers: int
@@ -566,10 +569,10 @@ class Notice(ToNode):
 
 @dataclass(frozen=True)
 class SaveProposal(ToNode):
-    """All save at this step, which the program has yet to end, if all can; 0 only asks how many it has ended."""
+    """All save at this step, which the program has yet to end, if all can; None only asks how many it has ended."""
 
     number: int
-    step: int = 0
+    step: int | None = None
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,6 @@ from tensorflowonspark import transport
 from tensorflowonspark.config import ClusterConfig
 from tensorflowonspark.driver.advice import training_advice
 from tensorflowonspark.driver.console import ConsoleReporter
-from tensorflowonspark.driver.growth import follow_slots
 from tensorflowonspark.driver.hangs import find_vanished
 from tensorflowonspark.driver.metrics.metrics_store import MetricsStore
 from tensorflowonspark.driver.monitor import Monitor
@@ -158,7 +157,7 @@ class ClusterAttempt:
         if self.backend.decommissions:
             self.planned.follow_spark(self.backend.find_decommissioned)
         if self._more_workers:
-            follow_slots(self.monitor, self._more, self._config.grow_after, self.planned.grow)
+            self.planned.follow_slots(self._more, self._config.grow_after)
         if not self._config.hold:
             self.backend.release_slots()  # the tasks have returned
 

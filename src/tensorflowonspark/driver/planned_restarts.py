@@ -1,7 +1,7 @@
 """Planned restarts: all workers save after the same step, and a restart goes on there, with other hosts or slots.
 
 The reason is a notice that a host goes, from Spark, which decommissions an executor, or from the host
-(`supervisor/host_notices.py`); or that there are slots for more workers (`driver/growth.py`).
+(`supervisor/host_notices.py`); or that there are slots for more workers of a cluster whose number is a range.
 """
 
 import logging
@@ -21,7 +21,7 @@ from tensorflowonspark.messages import CheckpointSaved, Failed, HostNotice, Noti
 from tensorflowonspark.terminal import CONSOLE, printable
 
 _log = logging.getLogger(__name__)
-_CHECK_SECONDS = 0.5
+_CHECK_SECONDS, _SLOTS_SECONDS = 0.5, 1.0
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class _Given:
 
 
 class PlannedRestarts:
-    """The planned restarts of one cluster; all methods but `follow_spark` are called in events of the monitor.
+    """The planned restarts of one cluster; all methods but `follow_...` are called in events of the monitor.
 
     `may_restart` says whether a restart of all nodes may follow, of a planned kind. For the hosts in `left` one has.
     """
@@ -150,7 +150,27 @@ class PlannedRestarts:
 
     # ---- the restart
 
-    def grow(self, more: int) -> None:
+    def follow_slots(self, more: Callable[[], int], grow_after: float) -> None:
+        """Take in, by a restart, the workers for which slots have been free for `grow_after` seconds; return at once.
+
+        `more` returns the workers for which there are slots now; it is called in a thread.
+        """
+        Thread(target=self._follow_slots, args=(more, grow_after), daemon=True, name="growth").start()
+
+    def _follow_slots(self, more: Callable[[], int], grow_after: float) -> None:
+        sent, history = 0, [(time.monotonic(), 0)]  # when so many were free
+        while not self._monitor.ended:
+            time.sleep(min(_SLOTS_SECONDS, grow_after))
+            now = time.monotonic()
+            history.append((now, more()))
+            while len(history) > 1 and history[1][0] <= now - grow_after:
+                history.pop(0)
+            found = min(number for _, number in history) if history[0][0] <= now - grow_after else 0
+            if found or sent:
+                sent = found
+                self._monitor.inbox.put(partial(self._grow, found))
+
+    def _grow(self, more: int) -> None:
         """Have the workers save, for a restart that takes in so many more; 0: there are no slots for more."""
         self._more = more
         if not more:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from tensorflowonspark.driver.nodes import Node
 from tensorflowonspark.messages import (
+    NOTHING_SHARED,
     Peer,
     Returned,
     RoundBroken,
@@ -27,7 +28,6 @@ from tensorflowonspark.terminal import CONSOLE
 _log = logging.getLogger(__name__)
 _GRACE_SECONDS = 2.0  # for a worker that others miss to be reported as lost, or to report itself
 _MOST_BREAKS = 3  # of a round in a row whose workers are all alive
-_NOTHING_SHARED = -1
 
 Send = Callable[[int, object], None]
 Later = Callable[[float, Callable[[], None]], None]
@@ -74,8 +74,8 @@ class Rounds:
         self._later = later
         self._members: dict[int, _Member] = {}
         self._exchange: _Exchange | None = None
-        self._last_number = _NOTHING_SHARED
-        self._newest = _NOTHING_SHARED  # the version of the newest weights
+        self._last_number = NOTHING_SHARED
+        self._newest = NOTHING_SHARED  # the version of the newest weights
         self._holders: dict[int, Peer] = {}  # the workers that have these
         self._begun = False  # whether the members share weights
         self._breaks = 0  # in a row
@@ -237,9 +237,9 @@ class Rounds:
     def _contributors(self, members: list[_Member]) -> list[_Member]:
         """Return the workers whose weights count: those with the newest, or the first of those that share none yet."""
         newest = max(each.version for each in members)
-        if newest == _NOTHING_SHARED:  # all begin, or those that have shared weights are lost
+        if newest == NOTHING_SHARED:  # all begin, or those that have shared weights are lost
             return members[:1]
-        new = [each for each in members if each.version == _NOTHING_SHARED]
+        new = [each for each in members if each.version == NOTHING_SHARED]
         if new and not self._begun:  # the weights of others are those of an earlier training
             return new[:1]
         own = [each for each in members if each.version == newest]
@@ -247,7 +247,7 @@ class Rounds:
 
     def _comes_late(self, node: Node, message: RoundReached) -> bool:
         """Return whether a worker belongs to a training that the others have ended."""
-        return message.version != _NOTHING_SHARED or self._trainings[node.number] < self._ended
+        return message.version != NOTHING_SHARED or self._trainings[node.number] < self._ended
 
     # ---- its end
 

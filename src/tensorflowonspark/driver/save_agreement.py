@@ -30,7 +30,7 @@ class SaveAgreement:
     --------
     >>> agreement = SaveAgreement(print, lambda seconds, call: None, lambda: [0])
     >>> agreement.begin()
-    0 SaveProposal(number=1, step=0)
+    0 SaveProposal(number=1, step=None)
     >>> agreement.receive(0, SaveReply(1, taken=7, stops=False))
     0 SaveProposal(number=2, step=8)
     >>> agreement.receive(0, SaveReply(2, taken=7, stops=True))
@@ -56,6 +56,7 @@ class SaveAgreement:
         if self._stage is _Stage.NONE:
             self._distance = 1
             self._ask()
+            self._look_later()
 
     def end(self) -> None:
         """Note that they have saved."""
@@ -69,12 +70,15 @@ class SaveAgreement:
             self._go_on()
 
     def _ask(self) -> None:
-        self._propose(0)
-        self._look_later()
+        self._stage = _Stage.ASKED
+        self._send_all(None)
 
     def _propose(self, step: int) -> None:
-        self._stage = _Stage.PROPOSED if step else _Stage.ASKED
-        self._number, self._step = self._number + 1, step
+        self._stage, self._step = _Stage.PROPOSED, step
+        self._send_all(step)
+
+    def _send_all(self, step: int | None) -> None:
+        self._number += 1
         self._replies = {}
         for node in self._workers():
             self._send(node, SaveProposal(self._number, step))
@@ -84,7 +88,7 @@ class SaveAgreement:
 
         def look() -> None:
             if self._stage is _Stage.ASKED:
-                self._propose(0)
+                self._ask()
             elif self._stage is _Stage.PROPOSED:
                 self._go_on()
             else:

@@ -15,7 +15,6 @@ import numpy as np
 import numpy.typing as npt
 
 Vector = npt.NDArray[np.floating[Any]]
-NOTHING_SHARED = -1  # the version of weights before the first round
 
 
 @dataclass(frozen=True)

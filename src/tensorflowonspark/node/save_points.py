@@ -70,12 +70,15 @@ class SavePoints:
                 self._decisions[message.number] = message.save
             case SaveProposal():
                 # Where all have agreed to stop, none may pass.
-                is_bound = self._proposal.step > self._taken and self.decided(self._proposal.number) is not False
-                stops = message.step > self._taken and not is_bound
+                is_bound = self._is_ahead(self._proposal) and self.decided(self._proposal.number) is not False
+                stops = self._is_ahead(message) and not is_bound
                 if stops:
                     self._proposal = message
                 return SaveReply(message.number, self._taken, stops)
         return None
+
+    def _is_ahead(self, proposal: SaveProposal) -> bool:
+        return proposal.step is not None and proposal.step > self._taken
 
     def end_step(self) -> int | None:
         """Count a step; return the number of the proposal to stop after it, if there is one."""

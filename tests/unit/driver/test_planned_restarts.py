@@ -19,7 +19,7 @@ def save_together(node):
     """Answer as a worker that has ended three steps, until all have agreed on one."""
     while True:
         proposal = node.wait_for(SaveProposal)
-        node.send(SaveReply(proposal.number, 3, stops=proposal.step > 3))
+        node.send(SaveReply(proposal.number, 3, stops=proposal.step is not None and proposal.step > 3))
         if proposal.step:
             assert node.wait_for(SaveDecision) == SaveDecision(proposal.number, save=True)
             return

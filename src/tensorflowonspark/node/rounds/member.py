@@ -13,7 +13,6 @@ import pyarrow as pa
 from tensorflowonspark import transport
 from tensorflowonspark.errors import ClusterError
 from tensorflowonspark.keras.round_state import (
-    NOTHING_SHARED,
     RoundSettings,
     Shared,
     Vector,
@@ -21,7 +20,7 @@ from tensorflowonspark.keras.round_state import (
     outer_step,
 )
 from tensorflowonspark.keras.waiting import waiting_in_round
-from tensorflowonspark.messages import Peer, RoundPlan, RoundReached, RoundRefused, RoundResult
+from tensorflowonspark.messages import NOTHING_SHARED, Peer, RoundPlan, RoundReached, RoundRefused, RoundResult
 from tensorflowonspark.node.driver_link import Link
 from tensorflowonspark.node.rounds.codec import decode, encode, pieces
 from tensorflowonspark.node.rounds.exchange import DATA, RoundExchange, SliceHeader, request_all
