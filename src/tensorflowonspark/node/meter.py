@@ -44,8 +44,6 @@ class TrainingMeter:
         self._reports = OwnReports()
         self._queued = _queued_seconds()
         self._resumes = False  # training goes on after a validation in its midst
-        self._saved: int | None = None  # as of the totals
-        self._restored: int | None = None
         self._sending = Lock()
         self._version = 0
         self._thread: Thread | None = None
@@ -175,13 +173,13 @@ class TrainingMeter:
         """Count the time of a block as saving the checkpoint of a step."""
         with self._beside(self._times.saving):
             yield
-        self._saved = step
+        self._steps.saved = step
         self._send()
 
     def restored(self, step: int) -> None:
         """Note that the program has restored the checkpoint of a step; it resumes there if it has not trained."""
         if not self._steps.total:
-            self._restored = step
+            self._steps.restored = step
 
     @contextmanager
     def _beside(self, watch: Stopwatch) -> Iterator[None]:
@@ -253,8 +251,8 @@ class TrainingMeter:
             waiting_for_feed=times.feed.read(now),
             saving=times.saving.read(now),
             validating=times.validating.read(now),
-            saved=self._saved,
-            restored=self._restored,
+            saved=steps.saved,
+            restored=steps.restored,
             source=times.source,
             reads_ahead=times.reads_ahead,
             traced=times.traced,

@@ -80,6 +80,8 @@ class StepCount:
         self.began = 0.0  # time of the epoch's begin
         self.done = 0  # steps of this epoch that have ended
         self.total = 0
+        self.saved: int | None = None  # as of the totals
+        self.restored: int | None = None
         self.logs: Mapping[str, Any] | None = None  # of the last step
 
     def begin_fit(self) -> None:

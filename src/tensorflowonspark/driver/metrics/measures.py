@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 from tensorflowonspark.driver.metrics.records import NodeMetrics
@@ -22,6 +23,7 @@ class Measure:
 
 
 DIGITS, SHARE_DIGITS, ROW_DIGITS = 3, 2, 4  # of rates and sizes, of shares, of numbers of rows
+_tracked = partial(Measure, rate=True, tracked=True)
 MEASURES = (
     Measure("rows", "node_rows_total", "Rows that the program has taken in this attempt.", ROW_DIGITS),
     Measure("bytes", "node_bytes_total", "Bytes of the values of these rows."),
@@ -30,52 +32,27 @@ MEASURES = (
     Measure("epoch", "node_epoch", "The current epoch, from 0.", 0),
     Measure("step", "node_step", "Steps taken in the current epoch.", 0),
     Measure("steps", digits=0),
-    Measure(
-        "rows_per_second",
-        "node_rows_per_second",
-        "Rows per second, of the last seconds.",
-        DIGITS,
-        of_cluster="sum",
-        rate=True,
-        tracked=True,
-    ),
-    Measure(
-        "seconds_per_step",
-        "node_step_seconds",
-        "Seconds per step, of the last seconds.",
-        DIGITS,
-        of_cluster="mean",
-        rate=True,
-        tracked=True,
-    ),
-    Measure(
+    _tracked("rows_per_second", "node_rows_per_second", "Rows per second, of the last seconds.", DIGITS, "sum"),
+    _tracked("seconds_per_step", "node_step_seconds", "Seconds per step, of the last seconds.", DIGITS, "mean"),
+    _tracked(
         "waiting_for_rows",
         "node_waiting_for_rows_ratio",
         "Share of the time that it waits for rows.",
         SHARE_DIGITS,
-        of_cluster="mean",
-        rate=True,
-        tracked=True,
+        "mean",
     ),
-    Measure(
+    _tracked(
         "waiting_for_workers",
         "node_waiting_for_workers_ratio",
         "Share of the time that it waits for other workers.",
         SHARE_DIGITS,
-        of_cluster="mean",
-        rate=True,
-        tracked=True,
+        "mean",
     ),
     Measure(
-        "computing",
-        "node_computing_ratio",
-        "Share of the time that it computes.",
-        SHARE_DIGITS,
-        of_cluster="mean",
-        rate=True,
+        "computing", "node_computing_ratio", "Share of the time that it computes.", SHARE_DIGITS, "mean", rate=True
     ),
-    Measure("cores", "node_cores", "Processor cores that it uses.", SHARE_DIGITS, of_cluster="sum"),
-    Measure("memory", "node_memory_bytes", "Memory that its processes use.", DIGITS, of_cluster="sum"),
+    Measure("cores", "node_cores", "Processor cores that it uses.", SHARE_DIGITS, "sum"),
+    Measure("memory", "node_memory_bytes", "Memory that its processes use.", DIGITS, "sum"),
     Measure("gpu_utilization", digits=SHARE_DIGITS, of_cluster="mean"),  # each GPU is exported for itself
     Measure("gpu_memory", digits=DIGITS, of_cluster="sum"),
     Measure("straggler", "node_straggler", "Whether the other workers wait for this one.", 0),
