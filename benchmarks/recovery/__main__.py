@@ -2,7 +2,8 @@
 
 Two workers of a `MultiWorkerMirroredStrategy` train with Keras on rows that ``cluster.train`` feeds, on ``local[2]``;
 one of them is killed during the training. A new cluster in the same application, up to its first step, is measured
-beside it. All of it runs with warm nodes, and without.
+beside it. All of it runs with warm nodes, and without. In another training, whose workers average their weights in
+rounds, the others also go on without the killed one, or it alone is started again (`benchmarks/recovery/ways.py`).
 """
 
 from statistics import median
@@ -10,6 +11,7 @@ from statistics import median
 from benchmarks.common.command import command, run
 from benchmarks.common.report import Target, circumstances, median_and_range, plot, table, targets
 from benchmarks.common.rounds import Contender, take_turns
+from benchmarks.recovery.ways import WAYS, WINDOW
 
 _PARTS = {
     "noticed": ("the driver has noticed", "#cb181d"),
@@ -56,16 +58,27 @@ TARGETS = [
 
 
 def measure(options, log):
-    """Run the rounds."""
+    """Run the rounds of each part."""
     with Contender(["-m", "benchmarks.recovery.contender"], log) as contender:
-        turns = {
-            (mode, what): contender.turn(measure=what, warm=mode == "warm")
-            for what in ("notice", "fresh", "recovery")
-            for mode in _MODES
-        }
-        found = take_turns(turns, options.rounds, "recovery", shown=_summary)
+        for part in options.parts.split(","):
+            yield {"restart": _measure_restarts, "ways": _measure_ways}[part](options, contender)
+
+
+def _measure_ways(options, contender):
+    turns = {way: contender.turn(measure=way, warm=True) for way in WAYS}
+    ways = take_turns(turns, options.rounds, "ways", shown=_summary)
+    return {"ways_about": circumstances(options), "ways": ways}
+
+
+def _measure_restarts(options, contender):
+    turns = {
+        (mode, what): contender.turn(measure=what, warm=mode == "warm")
+        for what in ("notice", "fresh", "recovery")
+        for mode in _MODES
+    }
+    found = take_turns(turns, options.rounds, "recovery", shown=_summary)
     modes = {mode: {what: each for (of, what), each in found.items() if of == mode} for mode in _MODES}
-    yield {"about": circumstances(options), "modes": modes}
+    return {"about": circumstances(options), "modes": modes}
 
 
 def _summary(found):
@@ -83,8 +96,28 @@ def _above(found):
 
 def report(results):
     """Return the sections of the page."""
-    modes = results["modes"]
-    return {**targets(TARGETS, results), "figures": "\n\n".join([results["about"], _totals(modes), _parts(modes)])}
+    sections = {}
+    if "modes" in results:
+        modes = results["modes"]
+        figures = "\n\n".join([results["about"], _totals(modes), _parts(modes)])
+        sections |= {**targets(TARGETS, results), "figures": figures}
+    if "ways" in results:
+        sections["ways"] = f"{results['ways_about']}\n\n{_ways(results['ways'])}"
+    return sections
+
+
+def _ways(ways):
+    head = ["", "longest pause of the other worker", "until the killed one's next step", f"steps in {WINDOW:g} s"]
+    rows = [
+        [
+            WAYS[way][0],
+            median_and_range([each["pause"] for each in found]),
+            median_and_range([each["all"] for each in found]) if "all" in found[0] else "never",
+            median_and_range([each["steps"] for each in found], "{:.0f}", ""),
+        ]
+        for way, found in ways.items()
+    ]
+    return table(head, rows)
 
 
 def _totals(modes):
@@ -107,6 +140,8 @@ def _parts(modes):
 
 def draw(results, path):
     """Draw a stacked bar for each mode and measure."""
+    if "modes" not in results:
+        return
     from matplotlib.patches import Patch
 
     bars = [(mode, what) for mode in results["modes"] for what in _BARS]
@@ -135,4 +170,4 @@ def _draw_bar(axes, y, rounds):
 
 
 if __name__ == "__main__":
-    run(command("recovery", __doc__), measure, report, draw)
+    run(command("recovery", __doc__, parts=("restart", "ways")), measure, report, draw)

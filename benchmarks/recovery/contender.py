@@ -14,7 +14,7 @@ import cloudpickle
 import tensorflowonspark as tfos
 from benchmarks.common.rounds import serve_rounds
 from benchmarks.feed.rows import KINDS
-from benchmarks.recovery import program
+from benchmarks.recovery import program, ways
 from benchmarks.recovery.program import SAVE_EVERY, STEPS_AFTER, STEPS_BEFORE, noted
 
 _ROWS = 20_000
@@ -117,13 +117,14 @@ def main():
     """Serve rounds."""
     from pyspark.sql import SparkSession
 
-    cloudpickle.register_pickle_by_value(program)  # the nodes can't import it
+    for each in (program, ways):  # the nodes can't import them
+        cloudpickle.register_pickle_by_value(each)
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     os.environ["PYSPARK_PYTHON"] = sys.executable
     spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
     rows = spark.range(0, _ROWS, 1, 2).selectExpr(*KINDS["floats"].columns).cache()
     rows.count()
-    measures = {"notice": notice, "fresh": fresh, "recovery": recovery}
+    measures = {"notice": notice, "fresh": fresh, "recovery": recovery, **dict.fromkeys(ways.WAYS, ways.measure)}
 
     def run_round(request):
         with tempfile.TemporaryDirectory() as directory:
