@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from tensorflowonspark.errors import SpecError
+from tensorflowonspark.keras.waiting import Stopwatch
 from tensorflowonspark.messages import Progress, ReportedMetrics
 from tensorflowonspark.node import meter as module
 from tensorflowonspark.node.meter import TrainingMeter
@@ -207,7 +208,8 @@ def test_a_loop_over_a_dataset_that_reads_ahead_has_an_unknown_wait(clock):
     assert program.totals.waiting_for_rows is None
 
 
-def test_a_worker_among_others_has_an_unknown_wait_for_them_unless_it_is_measured(clock):
+def test_a_worker_among_others_has_an_unknown_wait_for_them_unless_it_is_measured(clock, monkeypatch):
+    monkeypatch.setattr("tensorflowonspark.keras.waiting._rounds", Stopwatch())  # those of other tests count too
     program = Program(clock, alone=False)
     program.meter.pass_began(clock.now)
     assert program.totals.waiting_for_workers is None
