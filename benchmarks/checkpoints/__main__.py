@@ -1,4 +1,4 @@
-"""How long a step stands still that saves a checkpoint: to a slow store, waited for and beside the training."""
+"""How long a step stands still that saves to a slow store, waited for and beside; how long a restore takes."""
 
 import statistics
 
@@ -10,6 +10,11 @@ _CASES = {
     "waits": "`ctx.checkpoint(directory)`",
     "beside": "`ctx.checkpoint(directory, wait=False)`",
     "orbax": "Orbax's `AsyncCheckpointer`, to this machine's disk",
+}
+_RESTORES = {
+    "directory": "the checkpoints' directory, on this machine's disk",
+    "own": "the copy on the executor's own disk",
+    "neighbour": "the copy of another host, over a connection",
 }
 _BACKENDS = {"tensorflow": ("waits", "beside"), "jax": ("waits", "beside", "orbax")}
 
@@ -58,6 +63,11 @@ def measure(options, log):
                 turns = {how: contender.turn(how=how) for how in cases}
                 found = take_turns(turns, options.rounds, backend, shown=str)
             yield {backend: {**found, "about": circumstances(options, f"{options.megabytes} MB of weights")}}
+    if "restore" in options.parts.split(","):
+        with Contender(["-m", "benchmarks.checkpoints.restoring", str(options.megabytes)], log) as contender:
+            turns = {how: contender.turn(how=how) for how in _RESTORES}
+            found = take_turns(turns, options.rounds, "restore", shown=str)
+        yield {"restore": {**found, "about": circumstances(options, f"{options.megabytes} MB of weights")}}
 
 
 def report(results):
@@ -76,11 +86,19 @@ def report(results):
                 for how in cases
             ]
             sections[backend] = f"{results[backend]['about']}\n\n{table(heads, rows)}"
+    if "restore" in results:
+        seconds = {how: _values(results, "restore", how, "seconds") for how in _RESTORES}
+        rows = []
+        for how, found in seconds.items():
+            ratios = [own / disk for own, disk in zip(found, seconds["directory"], strict=True)]
+            rows.append([_RESTORES[how], median_and_range(ratios, "{:.2f}", ""), median_and_range(found)])
+        heads = ["from", "beside the directory", "restored in"]
+        sections["restore"] = f"{results['restore']['about']}\n\n{table(heads, rows)}"
     return sections
 
 
 if __name__ == "__main__":
-    parser = command("checkpoints", __doc__, parts=list(_BACKENDS))
+    parser = command("checkpoints", __doc__, parts=[*_BACKENDS, "restore"])
     parser.add_argument("--megabytes", type=int, default=500, help="of weights; Adam has twice as many beside")
     parser.add_argument("--speed", type=int, default=50, help="of the store, in megabytes per second")
     run(parser, measure, report)

@@ -33,7 +33,7 @@ class Store(LocalFileSystem):
                 time.sleep(max(0.0, begun + written / self.bytes_per_second - time.monotonic()))
 
 
-def _model(megabytes):
+def make_model(megabytes):
     """Return a model with so many megabytes of weights, and the slots of Adam."""
     import keras
 
@@ -106,7 +106,7 @@ def main(megabytes, speed):
     """Serve seconds: of the step that saves, and until the checkpoint is complete; and megabytes of memory."""
     Store.bytes_per_second = float(speed) * 1e6
     fsspec.register_implementation("throttled", Store)
-    model = _model(float(megabytes))
+    model = make_model(float(megabytes))
 
     def run_round(request):
         directory = tempfile.mkdtemp()

@@ -195,6 +195,8 @@ class ClusterConfig(Logs, Dashboard, Network, Nodes):
     tensorboard: str | None = None
     log_level: int = 0
     show: str | None = None  # type: ignore[assignment]  # a node's name; "none" for no node, None for all
+    run: str = ""  # id of the cluster, over its restarts
+    other_runs: tuple[str, ...] = ()  # ids of the same driver's other clusters that have not ended
     attempt: int = 0  # restarts before this attempt
     first_feed: int = 0  # number of the first feed of this attempt
     saved_to: tuple[str, ...] = ()  # the directories of checkpoints that the attempts before this one have written

@@ -131,6 +131,11 @@ class NodeReady(ToDriver):
 
 
 @dataclass(frozen=True)
+class EndpointsWanted(ToDriver):
+    """A node requests the addresses of the nodes that take rows, when all are up; it gets `Endpoints`."""
+
+
+@dataclass(frozen=True)
 class NodeEndpoint:
     """The address of a node that takes rows."""
 
@@ -502,6 +507,7 @@ class Stop(ToSupervisor, ToNode):
     """End the node; after `grace_seconds` it is killed. The supervisor sends it on if the node's program has ended."""
 
     grace_seconds: float
+    is_last: bool = False  # no restart of the cluster follows
 
 
 # ---- from the driver or the supervisor to the node
@@ -512,6 +518,13 @@ class Members(ToNode):
     """All nodes have registered: the program may start."""
 
     members: tuple[Member, ...]
+
+
+@dataclass(frozen=True)
+class Endpoints(ToNode):
+    """The addresses of the nodes that take rows, for one that has requested them."""
+
+    endpoints: tuple[NodeEndpoint, ...]
 
 
 @dataclass(frozen=True)

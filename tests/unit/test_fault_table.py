@@ -289,6 +289,13 @@ FAULTS = [
         "cluster/restarts/test_resuming.py::test_a_node_that_is_killed_while_it_uploads_leaves_the_one_before",
     ),
     (
+        "node",
+        "dies while the directory of its checkpoints can't be reached",
+        "with [copies](checkpoints.md#copies-on-other-hosts) all workers continue from the newest one; else the "
+        "restart fails, with the directory's error",
+        "cluster/restarts/test_copies.py::test_a_restart_goes_on_from_copies_if_the_directory_cant_be_reached",
+    ),
+    (
         "any",
         "the network breaks for some seconds",
         "none, if it is whole again within the times in [Networks](network.md#breaks-of-the-network)",

@@ -152,7 +152,7 @@ class ClusterAttempt:
                 raise StartError(self._describe_missing())
             self._raise_stage_problems()
         except BaseException:
-            self.abort()
+            self.abort(is_last=False)  # after a restart another one may follow
             raise
         if self.backend.decommissions:
             self.planned.follow_spark(self.backend.find_decommissioned)
@@ -252,12 +252,14 @@ class ClusterAttempt:
             if self._config.log_level <= logging.INFO:
                 self.console.note(found)
 
-    def abort(self) -> None:
+    def abort(self, is_last: bool = True) -> None:
         """End everything; the nodes have the time that the user gives them when the cluster is interrupted."""
-        self.close(self._config.grace)
+        self.close(self._config.grace, is_last)
 
-    def close(self, grace_seconds: float) -> None:
+    def close(self, grace_seconds: float, is_last: bool = True) -> None:
         """End everything that was started, within seconds; does nothing in a forked child.
+
+        If it `is_last`, no restart follows, for which the nodes would keep something.
 
         It raises only what interrupts it, as a second Ctrl-C does: then the nodes are killed at once.
 
@@ -268,7 +270,7 @@ class ClusterAttempt:
         self._closed = True
         try:
             atexit.unregister(self.abort)
-            self.monitor.stop(grace_seconds)
+            self.monitor.stop(grace_seconds, is_last)
             self._cancel_job()
             late = self.monitor.wait_until_gone(grace_seconds + _END_SECONDS)
         except BaseException:

@@ -35,10 +35,12 @@ from tensorflowonspark.errors import (
     StartError,
     is_planned,
 )
+from tensorflowonspark.run_files import new_run
 from tensorflowonspark.terminal import CONSOLE
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
+_runs: set[str] = set()  # ids of those that have not ended, for which executors keep something
 
 
 class ClusterRun:
@@ -50,7 +52,8 @@ class ClusterRun:
     def __init__(self, backend: Backend, config: ClusterConfig, name: str = "") -> None:
         require_packages(config)
         self._backend = backend
-        self._config = config
+        self._config = config = replace(config, run=new_run())
+        _runs.add(config.run)
         self.metrics = MetricsStore(name)
         self.metrics.manifest = config.manifest
         reservation = backend.reservation()
@@ -247,7 +250,7 @@ class ClusterRun:
             self._backend.leave_host(executor)
             self._left.add(host)
         self._restarting = True  # a cluster that holds its slots keeps them
-        self._attempt.abort()
+        self._attempt.abort(is_last=False)
         self._cancelled.wait(delay)
         self._raise_if_cancelled()
         self._restarting = False
@@ -300,7 +303,8 @@ class ClusterRun:
 
     def _next_attempt(self, config: ClusterConfig) -> ClusterAttempt:
         saved_to = tuple(self._saved)
-        config = replace(config, attempt=self._budget.used, first_feed=self._done, saved_to=saved_to)
+        others = tuple(_runs - {config.run})
+        config = replace(config, other_runs=others, attempt=self._budget.used, first_feed=self._done, saved_to=saved_to)
         return ClusterAttempt(
             self._backend,
             config,
@@ -315,6 +319,7 @@ class ClusterRun:
     def _on_close(self) -> None:
         """Give the slots back and note the end of the cluster, unless its nodes are started again."""
         if not self._restarting:
+            _runs.discard(self._config.run)
             self._backend.release_slots()
             cause = self._cause if isinstance(self._cause, ClusterError) else None  # not an interrupt
             error = self._attempt.monitor.failure() or cause

@@ -131,11 +131,11 @@ class Monitor:
             self._cancelled = error
             self._stop(0.0)
 
-    def _stop(self, grace_seconds: float) -> None:
+    def _stop(self, grace_seconds: float, is_last: bool = False) -> None:
         self.reasons.end()
         if not self._stopping:
             self._stopping = True
-            self.roster.send_all(Stop(grace_seconds))
+            self.roster.send_all(Stop(grace_seconds, is_last))
 
     def _on_error(self, error: Exception) -> None:
         """End the cluster after an error of the driver's own; whoever waits for the cluster gets it."""
@@ -149,10 +149,10 @@ class Monitor:
             self._cancel(error)
         self.wake()
 
-    def stop(self, grace_seconds: float) -> None:
-        """End all nodes; none of their later messages is a failure."""
+    def stop(self, grace_seconds: float, is_last: bool = True) -> None:
+        """End all nodes; none of their later messages is a failure. If it `is_last`, no restart follows."""
         with self.lock:
-            self._stop(grace_seconds)
+            self._stop(grace_seconds, is_last)
         self.wake()
 
     def failure(self) -> NodeError | None:

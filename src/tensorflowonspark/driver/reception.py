@@ -22,6 +22,8 @@ from tensorflowonspark.messages import (
     CheckpointSaved,
     Contribution,
     DebuggerOutput,
+    Endpoints,
+    EndpointsWanted,
     Evaluation,
     Failed,
     FeedWanted,
@@ -68,6 +70,8 @@ class Reception:
         self._planned = planned
         self._evaluations = Evaluations(monitor.roster)
         self._up = False  # all nodes are, or were
+        self._asking: list[Node] = []  # nodes that wait for the addresses of others
+        self._endpoints = Endpoints(())  # the answer, once all are up
 
     # ---- in the thread of a new channel, and in that of all channels
 
@@ -159,16 +163,33 @@ class Reception:
     @_handle.register
     def _on_node_ready(self, message: NodeReady, node: Node) -> None:
         node.process.ready = message
+        self._endpoints = Endpoints(())  # a node that is started again has others
         self._roster.move(node, NodeState.RUNNING)
         if not self._up and self._roster.count(NodeState.RUNNING, NodeState.RETURNED) == len(self._roster.nodes):
             self._up = True
             self._monitor.metrics.events.note("started", f"all nodes are up: {self._roster.spec}")
+        self._send_endpoints()
         if node.restarts:
             text = "%s is up again on %s (restart %d of this node)"
             CONSOLE.log(_log, logging.INFO, text, node.role, node.host, node.restarts)
             text = f"it is up again on {node.host} (restart {node.restarts} of this node)"
             self._monitor.metrics.events.note("node_restart", text, str(node.role))
         self._evaluations.ready(node)
+
+    @_handle.register
+    def _on_endpoints_wanted(self, _message: EndpointsWanted, node: Node) -> None:
+        self._asking.append(node)
+        self._send_endpoints()
+
+    def _send_endpoints(self) -> None:
+        if not self._asking or not self._up:
+            return
+        if not self._endpoints.endpoints:
+            self._endpoints = Endpoints(node_endpoints(self._roster.fed()))
+        if all(each.ready.feed_port for each in self._endpoints.endpoints):
+            for each in self._asking:
+                self._roster.send(each.number, self._endpoints)
+            self._asking.clear()
 
     @_handle.register
     def _on_feed_wanted(self, message: FeedWanted, node: Node) -> None:

@@ -29,6 +29,8 @@ from tensorflowonspark.messages import (
     CheckpointSaved,
     Contributed,
     DebuggerInput,
+    Endpoints,
+    EndpointsWanted,
     Evaluation,
     FrameworkImported,
     Heartbeat,
@@ -36,6 +38,7 @@ from tensorflowonspark.messages import (
     Member,
     MemberReplaced,
     Members,
+    NodeEndpoint,
     NoMoreFeeds,
     Notice,
     PortReleased,
@@ -82,6 +85,7 @@ class Link:
         self._renew_locks()
         _links.add(self)
         self._members: tuple[Member, ...] = ()
+        self._endpoints: tuple[NodeEndpoint, ...] = ()
         self._feeds: defaultdict[FeedId, FeedState] = defaultdict(FeedState)
         self._contributions: dict[tuple[int, int], list[Contributed]] = defaultdict(list)
         self._rounds: deque[RoundPlan | RoundResult | RoundRefused] = deque()
@@ -143,6 +147,12 @@ class Link:
     def wait_for_members(self) -> tuple[Member, ...]:
         """Wait until all nodes have registered; return them."""
         return self._wait(lambda: self._members or None)
+
+    def endpoints(self) -> tuple[NodeEndpoint, ...]:
+        """Request the addresses of the nodes that take rows, and return them; wait until all are up."""
+        self._endpoints = ()
+        self.send(EndpointsWanted())
+        return self._wait(lambda: self._endpoints or None)
 
     def follow_members(self, on_member: Callable[[Member], None]) -> None:
         """Call a function with each node, and again with each that is started again (in the receiving thread)."""
@@ -313,6 +323,10 @@ class Link:
     @_handle.register
     def _on_members(self, message: Members) -> None:
         self._members = message.members
+
+    @_handle.register
+    def _on_endpoints(self, message: Endpoints) -> None:
+        self._endpoints = message.endpoints
 
     @_handle.register
     def _on_member_replaced(self, message: MemberReplaced) -> None:

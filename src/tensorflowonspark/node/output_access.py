@@ -10,6 +10,7 @@ from tensorflowonspark.config import ClusterSpec, Job, Role
 from tensorflowonspark.errors import ClusterError, SpecError
 from tensorflowonspark.node.checkpoint.best import BestMetric
 from tensorflowonspark.node.checkpoint.checkpoints import Checkpoints
+from tensorflowonspark.node.checkpoint.copies import Copies
 from tensorflowonspark.node.checkpoint.evaluator import Evaluator, EvaluatorNode, StopCriterion, evaluation_of
 from tensorflowonspark.node.checkpoint.evaluator_state import EvaluatorState
 from tensorflowonspark.node.checkpoint.export import export
@@ -21,6 +22,7 @@ from tensorflowonspark.node.meter import TrainingMeter
 from tensorflowonspark.node.metric_values import check_metrics
 from tensorflowonspark.node.run_record import RunRecord
 from tensorflowonspark.node.save_points import Preemption
+from tensorflowonspark.node.setup import NodeSetup
 from tensorflowonspark.renamed import warn_renamed
 
 
@@ -38,6 +40,7 @@ class OutputAccess:
     _logs: ExitStack
     _meter: TrainingMeter
     _record: RunRecord
+    _setup: NodeSetup
 
     @property
     def is_chief(self) -> bool:
@@ -111,6 +114,7 @@ class OutputAccess:
         mode: Literal["auto", "min", "max"] = "auto",
         wait: bool = True,
         max_failures: int = 3,
+        copies: int = 0,
     ) -> Checkpoints:
         """Return the checkpoints of a training, in a directory on any file system.
 
@@ -133,6 +137,10 @@ class OutputAccess:
         max_failures : int
             Without `wait`, how many checkpoints in a row may fail to be written: each is a warning, and the one before
             stays the newest. One more is an error, and so is the last one of a program.
+        copies : int
+            On how many hosts beside a worker's own a copy of the newest checkpoint is, on the executors' disks, over
+            the restarts of the cluster. A restart takes it from there, if the directory has none that is newer, or
+            can't be read. With copies `max_failures` holds also for checkpoints that training waits for.
 
         Returns
         -------
@@ -142,7 +150,7 @@ class OutputAccess:
         Raises
         ------
         SpecError
-            If `keep` is below 1, `max_failures` below 0, or `best` or `mode` can't be right.
+            If `keep` is below 1, `max_failures` or `copies` below 0, or `best` or `mode` can't be right.
 
         Examples
         --------
@@ -151,11 +159,15 @@ class OutputAccess:
         >>> ctx.checkpoint(f"{directory}/checkpoints", best="val_accuracy").best() is None
         True
         """
-        policy = SavePolicy(keep, BestMetric(best, mode, evaluator=self.spec.evaluator), wait, max_failures)
+        policy = SavePolicy(keep, BestMetric(best, mode, evaluator=self.spec.evaluator), wait, max_failures, copies)
         evaluator = EvaluatorState(self._link, self.spec, self.role, directory)
         position = ResumePosition(self._feeds, self._link, len(self.spec.trainers), evaluator)
         whose = self.scratch, self.is_chief, str(self.role)
-        found = Checkpoints(directory, policy, *whose, position, self.host, self._meter, record=self._record)
+        has_copies = copies and self.role in self.spec.trainers
+        kept = Copies(self._link, self._setup, directory, copies) if has_copies else None
+        found = Checkpoints(
+            directory, policy, *whose, position, self.host, self._meter, record=self._record, copies=kept
+        )
         self._logs.callback(found.close)
         return found
 

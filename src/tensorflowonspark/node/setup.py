@@ -19,6 +19,7 @@ class NodeSetup:
     gpus: tuple[str, ...] = ()
     feed_socket: str = ""  # where it receives rows; empty if it is not fed
     local_directory: str = ""  # private, for temporary files
+    run_directory: str = ""  # of this executor's nodes, over restarts of the cluster; need not exist
     hadoop: dict[str, str] = field(default_factory=dict, repr=False)  # Hadoop's settings, for file systems
     supervisor_pid: int = 0
     random_id: str = field(default_factory=partial(secrets.token_hex, 8))

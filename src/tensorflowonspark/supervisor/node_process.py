@@ -14,6 +14,7 @@ import psutil
 from tensorflowonspark import processes
 from tensorflowonspark.messages import StatusRequest, ToNode
 from tensorflowonspark.node.setup import NodeSetup
+from tensorflowonspark.run_files import remove_ended, run_directory
 from tensorflowonspark.secrecy import is_secret
 from tensorflowonspark.supervisor.exit_status import out_of_memory_kills
 from tensorflowonspark.supervisor.forkserver.forkserver_client import ForkServer
@@ -40,6 +41,7 @@ class NodeProcess:
     def __init__(self, assignment: NodeAssignment, on_lines: Callable[[tuple[str, ...]], None]) -> None:
         self._assignment = assignment
         self._fork_server: ForkServer | None = None
+        remove_ended(assignment.local_directory, assignment.config.run, assignment.config.other_runs)
         # Only this user can enter it, and the node's files are removed with it, however the node ends.
         self.private = tempfile.mkdtemp(prefix="tfos-", dir=assignment.local_directory or None)
         try:
@@ -50,6 +52,7 @@ class NodeProcess:
 
     def _start(self, on_lines: Callable[[tuple[str, ...]], None]) -> None:
         assignment, config = self._assignment, self._assignment.config
+        self._run_directory = run_directory(assignment.local_directory, config.run)
         self._memory_kills = out_of_memory_kills()
         reading, writing = os.pipe()
         environment = node_environment(os.environ, config.env, assignment.interface)
@@ -84,6 +87,7 @@ class NodeProcess:
                 gpus=assignment.gpus,
                 feed_socket=str(Path(self.private, "feed")) if assignment.role in config.spec.fed else "",
                 local_directory=self.private,
+                run_directory=str(self._run_directory),
                 hadoop=assignment.hadoop,
                 supervisor_pid=os.getpid(),
             )
@@ -151,8 +155,13 @@ class NodeProcess:
         self._process.wait()
         self.read_output()
 
-    def remove_files(self) -> None:
-        """Remove the private directory: the last step, without which the orphan guard cleans up."""
+    def remove_files(self, is_last: bool) -> None:
+        """Remove the private directory: the last step, without which the orphan guard cleans up.
+
+        If it is the last node of its number, what the run has kept for others is removed too.
+        """
+        if is_last:
+            shutil.rmtree(self._run_directory, ignore_errors=True)
         shutil.rmtree(self.private, ignore_errors=True)
 
 

@@ -85,6 +85,7 @@ class Supervisor:
         self._reaching = False  # what the probe names is being tried
         self._unreached: dict[str, str] = {}
         self._stopping = False
+        self._is_last = False  # no restart of the cluster follows
         self._ended = False
 
     def run(self) -> None:
@@ -250,6 +251,7 @@ class Supervisor:
     @_handle.register
     def _on_stop(self, message: Stop) -> None:
         """Stop the node: by a message if its program has ended, else by SIGTERM; and at last by SIGKILL."""
+        self._is_last = message.is_last
         if not self._node.is_running:
             self._ended = True
             return
@@ -413,4 +415,4 @@ class Supervisor:
         is_read = self._outbox is None or self._outbox.close(_LAST_SECONDS)
         if self._driver is not None and is_read:  # else the end of this process closes it
             self._driver.close()
-        self._node.remove_files()
+        self._node.remove_files(self._is_last)

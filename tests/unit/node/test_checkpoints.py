@@ -20,7 +20,7 @@ from tensorflowonspark.node.checkpoint import checkpoints as checkpoints_module
 from tensorflowonspark.node.checkpoint.best import BestMetric
 from tensorflowonspark.node.checkpoint.checkpoints import Checkpoints
 from tensorflowonspark.node.checkpoint.position import ResumePosition
-from tensorflowonspark.node.checkpoint.store import CheckpointStore, SavedCheckpoint, _record_checksum
+from tensorflowonspark.node.checkpoint.store import CheckpointStore, SavedCheckpoint, _record_checksum, fetch_first
 from tensorflowonspark.node.checkpoint.writer import SavePolicy
 from tensorflowonspark.node.save_points import SavePoints
 from tests.support.programs import wait_for
@@ -178,7 +178,7 @@ def test_a_loop_is_not_fed_again_what_one_of_its_directories_has(tmp_path, saved
 
 
 def test_a_worker_that_does_not_see_the_chiefs_directory_is_named(tmp_path, monkeypatch):
-    agreed = [("step-00000003-of-the-chief", True), ("", True)]
+    agreed = [("step-00000003-of-the-chief", True, None), ("", True, None)]
     monkeypatch.setattr(checkpoints_module, "combine", lambda call, own: agreed)
     words = "the chief restores .*/step-00000003-of-the-chief, and worker:1 finds no such checkpoint: give a direct"
     with pytest.raises(CheckpointError, match=words):
@@ -219,7 +219,7 @@ def test_a_marker_that_names_what_is_not_its_own_is_skipped(tmp_path, caplog):
             system.store[path] = MemoryFile(system, path, b"evil")
     local = tmp_path / "1/2/3/copy"
     store = CheckpointStore(url, 9)
-    assert store.fetch_first(str(local), store.newest) == first
+    assert fetch_first(str(local), lambda: (store, store.newest())) == (store, first)
     assert len(caplog.records) == len(planted)
     assert "lists a file named '../../../evil', which leads out of it" in caplog.text
     assert sorted(each.name for each in (tmp_path / "1").rglob("*") if each.is_file()) == ["state"]

@@ -12,18 +12,20 @@ among the workers.
 import atexit
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack, nullcontext, suppress
+from dataclasses import replace
 from functools import partial
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from tensorflowonspark.errors import CheckpointError, SpecError
-from tensorflowonspark.keras.workers import combine
+from tensorflowonspark.keras.workers import combine, roles
+from tensorflowonspark.node.checkpoint.copies import Copies, Listing, is_newer
 from tensorflowonspark.node.checkpoint.mirror import Mirror
-from tensorflowonspark.node.checkpoint.parts import SAVE, StateParts, divided_objects, not_seen
+from tensorflowonspark.node.checkpoint.parts import SAVE, StateParts, divided_objects, not_seen, read_parts
 from tensorflowonspark.node.checkpoint.position import ResumePosition
 from tensorflowonspark.node.checkpoint.state import StateWriter, is_shared, read_state
-from tensorflowonspark.node.checkpoint.store import CheckpointStore, SavedCheckpoint
+from tensorflowonspark.node.checkpoint.store import CheckpointStore, SavedCheckpoint, Source, fetch_first
 from tensorflowonspark.node.checkpoint.writer import SavePolicy, Writer
 from tensorflowonspark.node.meter import TrainingMeter
 from tensorflowonspark.node.run_record import RunRecord
@@ -63,6 +65,8 @@ class Checkpoints:
         Measures the time in which the program saves.
     record : RunRecord, optional
         Writes the manifest of each checkpoint.
+    copies : Copies, optional
+        The copies on executors.
 
     Examples
     --------
@@ -82,7 +86,7 @@ class Checkpoints:
     ((0, 3.0), (3, 5.0))
     """
 
-    def __init__(  # noqa: PLR0913 - the last is named at the call
+    def __init__(  # noqa: PLR0913 - the last are named at the call
         self,
         directory: str,
         policy: SavePolicy,
@@ -94,6 +98,7 @@ class Checkpoints:
         meter: TrainingMeter | None = None,
         *,
         record: RunRecord | None = None,
+        copies: Copies | None = None,
     ) -> None:
         self.directory = directory
         self._best = policy.best
@@ -101,10 +106,14 @@ class Checkpoints:
         self._store = CheckpointStore(
             directory, policy.keep, self._evaluator.awaits if self._evaluator else lambda: False
         )
-        self._parts = StateParts(self._store, node)
+        self._copies = copies
+        self._copied: CheckpointStore | None = None  # the checkpoints of which there are copies, during a restore
+        self._listing: Listing = {}
+        self._number = -1  # of the last checkpoint that is known
+        self._parts = StateParts(self._store, node, *([copies.keep_parts] if copies else []))
         self._state = StateWriter(node, copies=not policy.wait)
         self._wait = policy.wait
-        self._writer = Writer(directory, policy.max_failures)
+        self._writer = Writer(directory, policy.max_failures, may_fail=copies is not None)
         self._lost = ""  # who could not write parts of the last checkpoint, and why
         self._scratch = scratch or None
         self._is_chief = is_chief
@@ -203,25 +212,31 @@ class Checkpoints:
         with ExitStack() as stack:
             local = stack.enter_context(TemporaryDirectory(prefix="tfos-", dir=self._scratch))
             write_rest = self._state.write(state, local, keep=self._is_chief, beside=not at_once)
+            problem: CheckpointError | None = None
             if at_once:
-                name, parts = self._parts.write(state, step), []
+                (name, problem), parts = self._parts.write(state, step), []
+                if problem and self._copies is None:
+                    raise problem
             else:
                 name, own = self._parts.prepare(state, step)
                 parts = list(own)
-            fields = {"name": name, **measured}
+            fields = {"name": name, **measured, **(self._copies.stamp if self._copies else {})}
             complete = self._complete(local, step, epoch, batch, fields, beside) if self._is_chief else None
             directory = stack.pop_all()
 
         def copy() -> SavedCheckpoint | None:
             with directory:  # which is removed
                 write_rest()
+                add = complete() if complete is not None else None
                 if parts:
-                    self._store.add_parts(name, self._node, parts)
-                if complete is None:
+                    self._parts.add(name, parts)
+                if problem:
+                    raise problem
+                if add is None:
                     return None
                 if parts and shared:
                     self._parts.wait_for_all(name, lambda: self._lost)
-                return complete()
+                return add()
 
         written = self._writer.write(copy, f"the checkpoint of step {step}", at_once)
         if shared and not self._is_seen:
@@ -235,26 +250,42 @@ class Checkpoints:
         batch: int,
         fields: Mapping[str, Any],
         beside: Callable[[str], None] | None,
-    ) -> Callable[[], SavedCheckpoint]:
-        """Write what belongs to a state to its local directory; return what makes a checkpoint of that.
+    ) -> Callable[[], Callable[[], SavedCheckpoint]]:
+        """Write what belongs to a state to its local directory; return what describes that, and keeps copies.
 
-        `fields` are those of its record that do not depend on the rows.
+        That returns what makes a checkpoint of it. `fields` are those of its record that do not depend on the rows.
         """
         if beside is not None:
             beside(local)
         if self._record is not None:
             self._record.write(f"{local}/{FILE}", checkpoint={"step": step, "epoch": epoch, "batch": batch})
-        if self._position is None:
-            return partial(self._store.add, local, step, epoch, batch=batch, **fields)
-        record, report = {**self._position.describe(batch), **fields}, self._position.saved_here(self.directory)
-        self._position.write(local, step, epoch, batch)
+        record, report = {"batch": batch, **fields}, None
+        if self._position is not None:
+            record, report = {**self._position.describe(batch), **fields}, self._position.saved_here(self.directory)
+            self._position.write(local, step, epoch, batch)
 
-        def add() -> SavedCheckpoint:
-            saved = self._store.add(local, step, epoch, **record)
-            report(saved)
+        def describe() -> Callable[[], SavedCheckpoint]:
+            described = self._store.describe(local, step, epoch, **record)
+            if self._copies is not None:
+                self._number = 1 + (self._number if self._number >= 0 else self._newest_number())
+                described = replace(described, number=self._number)
+                writers = (len(roles()[1]) if self._is_shared else 1) if fields["name"] else 0
+                self._copies.keep(replace(described, writers=writers), local)
+            return partial(add, described)
+
+        def add(described: SavedCheckpoint) -> SavedCheckpoint:
+            saved = self._store.add_described(local, described, has_parts=bool(fields["name"]))
+            if report is not None:
+                report(saved)
             return saved
 
-        return add
+        return describe
+
+    def _newest_number(self) -> int:
+        with suppress(CheckpointError):
+            if newest := self._store.latest():
+                return newest.number
+        return -1
 
     def _agree_on_parts(self, state: Any, shared: bool) -> None:
         """Have the chief know of the last checkpoint's parts that a worker could not write, for which it waits."""
@@ -265,6 +296,8 @@ class Checkpoints:
     def _require_seen(self, written: SavedCheckpoint | None) -> None:
         """Raise on all workers if one does not see what the chief has written; a restart may place the chief there."""
         name = combine(SAVE, written.name if written else "")[0]
+        if not name:  # there are copies alone: the next one shows it
+            return
         sees = any(each.name == name for each in self._store.complete())
         if blind := list(filter(None, combine(SAVE, "" if sees else f"{self._node} on {self._host}"))):
             raise not_seen(self.directory, ", ".join(blind), "the chief's checkpoint")
@@ -330,7 +363,8 @@ class Checkpoints:
                 self._evaluator.note_own_loop()
             choose = self._best_one if best else self._newest
             self._is_shared = is_shared(state)
-            saved = self._fetch(self._is_shared, local, divided_objects(state), choose)
+            found = self._fetch(self._is_shared, local, divided_objects(state), choose)
+            store, saved = found or (None, None)
             source = f"{self.directory}/{saved.name}" if saved else ""
             if saved and read_state(state, local, self._node, source, is_built=is_built):
                 # TensorFlow reads the values of variables that don't exist yet when they are created.
@@ -343,7 +377,30 @@ class Checkpoints:
                 self._meter.restored(saved.step)
             if saved and self._record is not None and not best:
                 self._record.compare(local, saved.step)
+        if self._copies is not None and not best:
+            self._go_on_from(store, saved)
         return saved
+
+    def _go_on_from(self, store: CheckpointStore | None, saved: SavedCheckpoint | None) -> None:
+        """Note that the training goes on from a checkpoint; have the directory get it, if that lacks it."""
+        assert self._copies is not None
+        self._copied, self._number = None, saved.number if saved else -1
+        self._copies.restored(saved.name if saved else "")
+        if self._is_chief and store is not None and saved is not None and store is not self._store:
+            _log.info("%s is restored from a copy", saved.name)
+            what = f"{saved.name}, of which there are copies,"
+            self._writer.write(partial(self._bring, store, saved), what, at_once=self._wait)
+
+    def _bring(self, store: CheckpointStore, saved: SavedCheckpoint) -> None:
+        """Add a checkpoint that is read from copies to the directory, if it is not there."""
+        if any(each.name == saved.name for each in self._store.complete()):
+            return
+        with TemporaryDirectory(prefix="tfos-", dir=self._scratch) as local:
+            if not store.fetch(saved, local):
+                raise CheckpointError(f"the copies of {saved.name} are not as they were written")
+            if names := store.part_names(saved):
+                self._store.add_parts(saved.name, self._node, ((each, store.read_part(saved, each)) for each in names))
+            self._store.add_described(local, replace(saved, writers=0), has_parts=bool(names))
 
     def _resume_at(self, saved: SavedCheckpoint) -> tuple[int, int] | None:
         """Resume the rows where a checkpoint was written; return its epoch and the step in it, or None if none is left.
@@ -484,6 +541,8 @@ class Checkpoints:
         self._writer.settle()
         if self._is_chief:
             self._store.clear()
+            if self._copies is not None:
+                self._copies.clear()
 
     def close(self) -> None:
         """Wait until the last checkpoint is complete, as the end of a program does by itself.
@@ -541,8 +600,16 @@ class Checkpoints:
         if every is not None and every < 1:
             raise SpecError(f"every={every}: expected a number of steps, or None for epochs alone")
         if self._is_chief:
-            self._store.check_writable()
+            self._check_writable()
         return resuming(self, every)
+
+    def _check_writable(self) -> None:
+        try:
+            self._store.check_writable()
+        except CheckpointError as error:
+            if self._newest_copy() is None:
+                raise
+            _log.warning("training goes on from a copy (%s)", error)
 
     def path(self, name: str) -> str:
         """Return a local path for a file that `mirror`, or the `callback`, copies to the directory.
@@ -597,49 +664,84 @@ class Checkpoints:
             self._mirror.update()
 
     def _fetch(
-        self, shared: bool, local: str, divided: Sequence[Any], choose: Callable[[], SavedCheckpoint | None]
-    ) -> SavedCheckpoint | None:
+        self, shared: bool, local: str, divided: Sequence[Any], choose: Callable[[], Source | None]
+    ) -> Source | None:
         """Copy the checkpoint that `choose` returns to this machine; for workers that train together, the chief's.
 
         Objects that are `divided` among the workers take their parts from it.
         """
         if not shared:
-            while saved := self._store.fetch_first(local, choose):
-                if self._parts.read(saved, divided):
-                    break
-            return saved
+            return fetch_first(local, choose, lambda found: read_parts(*found, divided))
         while True:
             found, problem = self._chiefs_choice(choose) if self._is_chief else (None, None)
-            name, readable = combine(_RESTORE, (found.name if found else "", problem is None))[0]
+            listing = self._listing if found and found[0] is self._copied else None
+            of_all = combine(_RESTORE, (found[1].name if found else "", problem is None, listing))
+            name, readable, listing = of_all[0]
             if not readable:
                 raise problem or CheckpointError(f"the chief can read no checkpoint in {self.directory}")
             if not name:
                 return None
-            found = found or self._store.find(name)
-            read = found is not None and self._store.fetch(found, local) and self._parts.read(found, divided)
-            if not read and name not in self._store.damaged:
+            store = self._store
+            if listing is not None and self._copies is not None:
+                store = self._copied or self._copies.store(listing)
+            saved = found[1] if found else store.find(name)
+            read = saved is not None and self._read(store, saved, local, divided)
+            if not read and name not in store.damaged:
                 raise CheckpointError(
                     f"the chief restores {self.directory}/{name}, and {self._node} finds no such checkpoint: give "
                     "a directory that all nodes see, and each training its own"
                 )
             if combine(_RESTORE, read, all):
-                return found
-            self._store.skip(name, "another worker could not read it")
+                return (store, saved) if saved else None
+            store.skip(name, "another worker could not read it")
 
-    def _chiefs_choice(
-        self, choose: Callable[[], SavedCheckpoint | None]
-    ) -> tuple[SavedCheckpoint | None, CheckpointError | None]:
+    def _read(self, store: CheckpointStore, saved: SavedCheckpoint, local: str, divided: Sequence[Any]) -> bool:
+        """Read a checkpoint; return whether it was undamaged. If copies can't be read, the directory is next."""
+        try:
+            return store.fetch(saved, local) and read_parts(store, saved, divided)
+        except CheckpointError as error:
+            if store is self._store:
+                raise
+            store.skip(saved.name, str(error))
+            return False
+
+    def _chiefs_choice(self, choose: Callable[[], Source | None]) -> tuple[Source | None, CheckpointError | None]:
         """Return what `choose` returns, or the error, which is broadcast to all workers like a name."""
         try:
             return choose(), None
         except CheckpointError as error:
             return None, error
 
-    def _newest(self) -> SavedCheckpoint | None:
-        """Return the newest usable checkpoint."""
-        return self._usable(self._store.newest())
+    def _newest(self) -> Source | None:
+        """Return the newest usable checkpoint: of a restart that of the copies, if it is as new as the directory's."""
+        copy = self._newest_copy()
+        try:
+            saved = self._store.newest()
+        except CheckpointError as error:
+            if copy is None:
+                raise
+            _log.warning("training goes on from the copy of %s (%s)", copy[1].name, error)
+            return copy
+        if copy is not None and is_newer(copy[1], saved):
+            return copy
+        saved = self._usable(saved)
+        return (self._store, saved) if saved else None
 
-    def _best_one(self) -> SavedCheckpoint:
+    def _newest_copy(self) -> Source | None:
+        """Return the newest checkpoint of which this run has copies."""
+        if self._copies is None:
+            return None
+        if self._copied is None:
+            self._listing = self._copies.find()
+            self._copied = self._copies.store(self._listing)
+        try:
+            saved = self._copied.latest()
+        except CheckpointError as error:
+            _log.warning("copies can't be used: %s", error)
+            return None
+        return (self._copied, saved) if saved else None
+
+    def _best_one(self) -> Source:
         """Return the best checkpoint; raise if there is none."""
         saved = self.best()
         if saved is None:
@@ -648,7 +750,7 @@ class Checkpoints:
                 f"no checkpoint in {self.directory} has a value of {name}: write them by ctx.checkpoint(directory, "
                 'best="val_loss"), in fit with validation_data, or in a loop by save(..., metrics=...)'
             )
-        return saved
+        return self._store, saved
 
     def _usable(self, saved: SavedCheckpoint | None) -> SavedCheckpoint | None:
         """Return a checkpoint, or None; raise if rows that its program needs are not fed again in this restart."""

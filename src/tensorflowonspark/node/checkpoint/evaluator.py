@@ -17,7 +17,7 @@ from tensorflowonspark.keras.jax.training_state import is_state
 from tensorflowonspark.messages import CheckpointSaved, Evaluation, ReportedMetrics
 from tensorflowonspark.node.checkpoint.best import BestMetric
 from tensorflowonspark.node.checkpoint.evaluator_state import place_of
-from tensorflowonspark.node.checkpoint.parts import StateParts, divided_objects, not_seen
+from tensorflowonspark.node.checkpoint.parts import divided_objects, not_seen, read_parts
 from tensorflowonspark.node.checkpoint.state import read_state
 from tensorflowonspark.node.checkpoint.store import CheckpointStore, SavedCheckpoint
 from tensorflowonspark.node.driver_link import Link
@@ -84,7 +84,6 @@ class Evaluator:
         self._criterion = criterion
         self._log_dir = log_dir
         self._store = CheckpointStore(directory, keep=1)
-        self._parts = StateParts(self._store, node.role)
         self._epochs: list[tuple[int, dict[str, float]]] = []  # the values of each
         self._done: set[str] = set()  # names of checkpoints
         self._writer: Any = None  # of TensorBoard
@@ -174,7 +173,7 @@ class Evaluator:
                 import tensorflow as tf
 
                 state = tf.train.Checkpoint(model=self._model)
-            if not (self._store.fetch(saved, local) and self._parts.read(saved, divided_objects(state))):
+            if not (self._store.fetch(saved, local) and read_parts(self._store, saved, divided_objects(state))):
                 return None
             read_state(state, local, self._node.role, f"{self._directory}/{saved.name}", is_built=False)
         return {f"val_{name}": value for name, value in numbers_in(self._evaluate_model()).items()}

@@ -7,7 +7,7 @@ from tempfile import TemporaryDirectory
 
 from tensorflowonspark import storage
 from tensorflowonspark.errors import SpecError
-from tensorflowonspark.node.checkpoint.store import CheckpointStore
+from tensorflowonspark.node.checkpoint.store import CheckpointStore, fetch_first
 
 
 class Mirror:
@@ -39,7 +39,7 @@ class Mirror:
         local = Path(self._local.name, name)
         if name not in self._copied:
             store = self._store(name)
-            if store.fetch_first(str(local), store.newest) is None:
+            if fetch_first(str(local), lambda: (store, saved) if (saved := store.newest()) else None) is None:
                 storage.fetch(f"{self._directory}/{name}", str(local))
             self._copied[name] = _fingerprint(local)
         return str(local)

@@ -6,7 +6,7 @@ chief completes the checkpoint. A restart has all parts to choose from, on any n
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -57,18 +57,27 @@ def _divided_now(state: "tf.train.Checkpoint") -> list[Any]:
     return [each for each in divided_objects(state) if getattr(each, "is_divided", True)]
 
 
-class StateParts:
-    """The parts of one worker in the checkpoints of a training."""
+Parts = Iterator[tuple[str, bytes]]  # their names and contents
 
-    def __init__(self, store: CheckpointStore, node: str) -> None:
+
+class StateParts:
+    """The parts of one worker in the checkpoints of a training.
+
+    `keep` gets the name of each checkpoint and the parts before they are written, and returns them.
+    """
+
+    def __init__(
+        self, store: CheckpointStore, node: str, keep: Callable[[str, Parts], Parts] = lambda _, parts: parts
+    ) -> None:
         self._store = store
         self._node = node
+        self._keep = keep
 
     def are_in(self, state: "tf.train.Checkpoint") -> bool:
         """Return whether a state has parts."""
         return bool(_divided_now(state))
 
-    def prepare(self, state: "tf.train.Checkpoint", step: int) -> tuple[str, Iterator[tuple[str, bytes]]]:
+    def prepare(self, state: "tf.train.Checkpoint", step: int) -> tuple[str, Parts]:
         """Return the name of a new checkpoint, "" if nothing is divided, and this worker's parts of it.
 
         Each part is copied from the state when it is taken.
@@ -81,33 +90,34 @@ class StateParts:
             name = combine(SAVE, name)[0]
         return name, chain.from_iterable(each.shard_parts() for each in divided)
 
-    def write(self, state: "tf.train.Checkpoint", step: int) -> str:
-        """Write this worker's parts of a new checkpoint; return its name when all have, or "" if nothing is divided.
+    def write(self, state: "tf.train.Checkpoint", step: int) -> tuple[str, CheckpointError | None]:
+        """Write this worker's parts of a new checkpoint; return its name, or "" if nothing is divided, when all have.
 
-        If one worker can't, all raise a `CheckpointError`.
+        If one worker can't, all return the error beside it. Workers that see different directories raise one.
         """
         name, parts = self.prepare(state, step)
         if not name:
-            return ""
+            return "", None
         shared = is_shared(state)
         problem: CheckpointError | None = None
         try:
-            self._store.add_parts(name, self._node, parts)
+            self.add(name, parts)
         except CheckpointError as error:
             problem = error
         if not shared:
-            if problem:
-                raise problem
-            return name
+            return name, problem
         wrote = combine(SAVE, self._node if problem is None else "")
         if not all(wrote):
-            raise problem or CheckpointError(
-                f"another worker could not write its parts of {self._store.directory}/{name}"
-            )
-        missing = combine(SAVE, set(wrote) - self._store.part_writers(name))[0]
+            of_others = f"another worker could not write its parts of {self._store.directory}/{name}"
+            return name, problem or CheckpointError(of_others)
+        missing = combine(SAVE, self._store.unlisted(name, set(wrote)))[0]
         if missing:
             raise not_seen(self._store.directory, "the chief", f"what {', '.join(sorted(missing))} has written")
-        return name
+        return name, None
+
+    def add(self, name: str, parts: Iterable[tuple[str, bytes]]) -> None:
+        """Write this worker's parts of a checkpoint."""
+        self._store.add_parts(name, self._node, self._keep(name, iter(parts)))
 
     def wait_for_all(self, name: str, lost: Callable[[], str]) -> None:
         """Wait until all workers' parts of a checkpoint are there.
@@ -115,33 +125,34 @@ class StateParts:
         If `lost` says that some are not to come, that is a `CheckpointError`.
         """
         workers = set(roles()[1])
-        while missing := workers - self._store.part_writers(name):
+        while missing := self._store.unlisted(name, workers):
             if problem := lost():
                 raise CheckpointError(problem)
             _log.debug("%s waits for the parts of %s", name, missing)
             time.sleep(_POLL_SECONDS)
 
-    def read(self, saved: SavedCheckpoint, divided: Sequence[Any]) -> bool:
-        """Have divided objects take their parts from a checkpoint; return whether none was missing or damaged.
 
-        An object that does not fit the checkpoint is a `CheckpointError`.
-        """
-        names = self._store.part_names(saved)
-        damage: list[CheckpointError] = []
+def read_parts(store: CheckpointStore, saved: SavedCheckpoint, divided: Sequence[Any]) -> bool:
+    """Have divided objects take their parts from a checkpoint; return whether none was missing or damaged.
 
-        def contents(name: str) -> bytes:
-            try:
-                return self._store.read_part(saved, name)
-            except CheckpointError as error:
-                damage.append(error)
-                raise
+    An object that does not fit the checkpoint is a `CheckpointError`.
+    """
+    names = store.part_names(saved)
+    damage: list[CheckpointError] = []
 
+    def contents(name: str) -> bytes:
         try:
-            for each in divided:
-                each.load_shard_parts(names, contents)
+            return store.read_part(saved, name)
         except CheckpointError as error:
-            if error not in damage:
-                raise
-            self._store.skip(saved.name, str(error))
-            return False
-        return True
+            damage.append(error)
+            raise
+
+    try:
+        for each in divided:
+            each.load_shard_parts(names, contents)
+    except CheckpointError as error:
+        if error not in damage:
+            raise
+        store.skip(saved.name, str(error))
+        return False
+    return True

@@ -33,6 +33,7 @@ _PARTS = "parts"  # folder of the files that workers write and read for themselv
 _LISTS = "lists"  # folder of the lists of these files, one for each worker
 _READ_BYTES = 1 << 20
 _MANY_AWAITED = 10
+_SAME_DIRECTORY = "check that all nodes write to the same directory"
 _ADVICE = "check that it is a directory, that you may write there, and that the disk has space"
 
 
@@ -60,9 +61,23 @@ class SavedCheckpoint:
     # numbers; and whether they end the training.
     validation: dict[str, list[float]] = field(default_factory=dict)
     ends: bool = False
+    # By which copies on executors (`copies`) are compared with it: the run that wrote it, and restarts before that.
+    run: str = ""
+    attempt: int = 0
+    writers: int = 0  # of a copy: workers that list their parts themselves
+
+    @property
+    def own_files(self) -> dict[str, int]:
+        """The files that are no parts."""
+        return {path: size for path, size in self.files.items() if not path.startswith(f"{_PARTS}/")}
+
+    def with_parts(self, parts: dict[str, tuple[int, int]]) -> "SavedCheckpoint":
+        """Return a record of the parts, by their path with size and checksum, beside the other files."""
+        sizes, checksums = ({path: each[place] for path, each in parts.items()} for place in (0, 1))
+        return replace(self, files={**self.files, **sizes}, checksums={**self.checksums, **checksums})
 
 
-_TEXTS = ("name", "metric", "mode")  # fields that are no numbers
+_TEXTS = ("name", "metric", "mode", "run")  # fields that are no numbers
 _TABLES = ("files", "checksums")
 _EVALUATED = ("validation", "ends")  # fields that are not in the marker
 
@@ -72,6 +87,8 @@ class CheckpointStore:
 
     It keeps so many complete checkpoints: the newest, or if they have values of a metric, the best and the newest; and
     as long as it `awaits` their evaluation, those that an evaluator has yet to evaluate.
+
+    With `files` and a `root` there, the directory is that of another file system, and its name is for errors.
 
     Examples
     --------
@@ -86,12 +103,20 @@ class CheckpointStore:
     >>> store.clear()
     """
 
-    def __init__(self, directory: str, keep: int, awaits: Callable[[], bool] = lambda: False) -> None:
+    def __init__(
+        self,
+        directory: str,
+        keep: int,
+        awaits: Callable[[], bool] = lambda: False,
+        *,
+        files: Any = None,
+        root: str = "",
+    ) -> None:
         self.directory = directory.rstrip("/")
         self.keep = keep
         self._awaits = awaits
         self._warned = False
-        self._files, self._root = storage.file_system(self.directory)
+        self._files, self._root = (files, root) if files is not None else storage.file_system(self.directory)
         self._damaged: set[str] = set()  # names of those that were reported, and no longer count
 
     @property
@@ -141,6 +166,10 @@ class CheckpointStore:
         except StorageError as error:
             self.skip(name, str(error))
             return None
+        if saved.writers:
+            if len(self._lists(name)) < saved.writers:
+                return None
+            saved = saved.with_parts(self._listed_parts(name))
         sizes = {str(PurePosixPath(path).relative_to(root)): info["size"] for path, info in found.items()}
         wrong = [each for each, size in saved.files.items() if sizes.get(each) != size]
         if wrong and self._files.exists(f"{root}/{_MARKER}"):  # otherwise the writer is removing it
@@ -185,29 +214,29 @@ class CheckpointStore:
         """Return the name of a checkpoint to be written after a step."""
         return f"step-{step:08d}-{uuid.uuid4().hex[:8]}"
 
-    def add(self, local: str, step: int, epoch: int = 0, *, name: str = "", **fields: Any) -> SavedCheckpoint:
+    def describe(self, local: str, step: int, epoch: int = 0, *, name: str = "", **fields: Any) -> SavedCheckpoint:
+        """Return the record of a local directory as a checkpoint; `fields` are the position in the rows, the metric."""
+        sizes = {str(path.relative_to(local)): path.stat().st_size for path in Path(local).rglob("*") if path.is_file()}
+        checksums = {each: _checksum(Path(local, each)) for each in sizes}
+        number = fields.pop("number", 0)
+        name = name or self.new_name(step)
+        return SavedCheckpoint(name, number, step, epoch, sizes, **fields, keep=self.keep, checksums=checksums)
+
+    def add(self, local: str, step: int, epoch: int = 0, **fields: Any) -> SavedCheckpoint:
+        """Store a copy of a local directory as the newest checkpoint; `fields` are those of its record (`describe`)."""
+        return self.add_described(local, self.describe(local, step, epoch, **fields), has_parts="name" in fields)
+
+    def add_described(self, local: str, described: SavedCheckpoint, has_parts: bool) -> SavedCheckpoint:
         """Store a copy of a local directory as the newest checkpoint; then remove surplus and incomplete ones.
 
-        The parts that workers have written under its name (`add_part`), if it was given one, belong to it. `fields` are
-        those of its record: the position in the rows, and the metric.
+        If it `has_parts`, those that workers have written under its name (`add_parts`) belong to it.
         """
         before = self.complete()
-        sizes = {str(path.relative_to(local)): path.stat().st_size for path in Path(local).rglob("*") if path.is_file()}
-        number = before[-1].number + 1 if before else 0
-        checksums = {each: _checksum(Path(local, each)) for each in sizes}
-        parts = self._listed_parts(name) if name else {}
-        saved = SavedCheckpoint(
-            name or self.new_name(step),
-            number,
-            step,
-            epoch,
-            {**sizes, **{part: size for part, (size, _) in parts.items()}},
-            **fields,
-            keep=self.keep,
-            checksums={**checksums, **{part: checksum for part, (_, checksum) in parts.items()}},
-        )
+        number = max(described.number, before[-1].number + 1 if before else 0)
+        parts = self._listed_parts(described.name) if has_parts else {}
+        saved = replace(described, number=number).with_parts(parts)
         with self._explained("written", _ADVICE):
-            for each in sizes:
+            for each in described.own_files:
                 self._write(f"{saved.name}/{each}", Path(local, each))
             self._write(f"{saved.name}/{_MARKER}", _text(saved))
             self._prune(self._kept([*before, saved]))
@@ -234,9 +263,10 @@ class CheckpointStore:
         listed: dict[str, tuple[int, int]] = {}
         with self._explained("written", _ADVICE):
             for part, contents in parts:
-                listed[f"{_PARTS}/{part}"] = len(contents), int(google_crc32c.value(contents))
-                self._write(f"{name}/{_PARTS}/{part}", contents)
-            self._write(f"{name}/{_LISTS}/{worker.replace(':', '-')}.json", json.dumps(listed).encode())
+                listed[part_path(part)] = len(contents), int(google_crc32c.value(contents))
+                self._write(f"{name}/{part_path(part)}", contents)
+            path, text = part_list(worker, listed)
+            self._write(f"{name}/{path}", text)
 
     def _write(self, path: str, contents: bytes | Path) -> None:
         """Write a file below the directory: bytes, or what a file of this machine has."""
@@ -247,26 +277,34 @@ class CheckpointStore:
         else:
             self._files.pipe_file(remote, contents)
 
-    def part_writers(self, name: str) -> set[str]:
-        """Return the workers whose lists of parts of a checkpoint are seen here."""
-        self._files.invalidate_cache()
-        with suppress(FileNotFoundError), self._explained("read", "check that all nodes write to the same directory"):
-            lists = self._files.glob(f"{self._root}/{name}/{_LISTS}/*.json")
-            return {PurePosixPath(each).stem.replace("-", ":") for each in lists}
-        return set()
+    def unlisted(self, name: str, workers: set[str]) -> set[str]:
+        """Return those of some workers whose lists of parts of a checkpoint are not seen here as a whole."""
+        lists = self._lists(name)
+        if missing := workers - lists.keys():
+            return missing
+        with self._explained("read", _SAME_DIRECTORY):
+            return {worker for worker in workers if _of_json(self._files.cat_file(lists[worker])) is None}
+
+    def _lists(self, name: str) -> dict[str, str]:
+        """Return the paths of the lists of parts of a checkpoint, by worker; none if nothing is divided."""
+        with self._explained("read", _SAME_DIRECTORY):
+            self._files.invalidate_cache()
+            try:
+                found = self._files.ls(f"{self._root}/{name}/{_LISTS}", detail=False)
+            except FileNotFoundError:
+                return {}
+        return {PurePosixPath(each).stem.replace("-", ":"): each for each in found}
 
     def _listed_parts(self, name: str) -> dict[str, tuple[int, int]]:
         """Return the size and checksum of each part of a checkpoint, by its path."""
-        with self._explained("read", "check that all nodes write to the same directory"):
-            self._files.invalidate_cache()
-            lists = self._files.ls(f"{self._root}/{name}/{_LISTS}", detail=False)
-            found = {}
-            for each in lists:
+        found: dict[str, tuple[int, int]] = {}
+        for each in self._lists(name).values():
+            with self._explained("read", _SAME_DIRECTORY):
                 for part, (size, checksum) in json.loads(self._files.cat_file(each)).items():
                     if not part.startswith(f"{_PARTS}/") or type(size) is not int or type(checksum) is not int:
                         raise ValueError(f"{each} lists {part!r}: {size!r}, {checksum!r}, which is no part")
                     found[storage.check_member(each, part)] = size, checksum
-            return found
+        return found
 
     def part_names(self, saved: SavedCheckpoint) -> list[str]:
         """Return the names of a checkpoint's parts, of all workers."""
@@ -274,7 +312,7 @@ class CheckpointStore:
 
     def read_part(self, saved: SavedCheckpoint, name: str) -> bytes:
         """Return the contents of a part; raise `CheckpointError` if it is missing or damaged."""
-        part = f"{_PARTS}/{name}"
+        part = part_path(name)
         with self._explained("read", "check that you may read there"):
             contents = bytes(self._files.cat_file(f"{self._root}/{saved.name}/{part}"))
         if google_crc32c.value(contents) != saved.checksums.get(part):
@@ -287,33 +325,17 @@ class CheckpointStore:
         The writer may continue meanwhile, until it removes this checkpoint as surplus.
         """
         with self._explained("read", "check that you may read there"):
-            for name in saved.files:
-                if name.startswith(f"{_PARTS}/"):
-                    continue
+            for name in saved.own_files:
                 target = Path(local, name)
                 target.parent.mkdir(parents=True, exist_ok=True)
                 try:
                     self._files.get_file(f"{self._root}/{saved.name}/{name}", str(target))
                 except FileNotFoundError:
                     return False
-                if saved.checksums.get(name, _checksum(target)) != _checksum(target):
+                if name in saved.checksums and saved.checksums[name] != _checksum(target):
                     self.skip(saved.name, f"the contents of {name} are not as they were written")
                     return False
         return True
-
-    def fetch_first(self, local: str, choose: Callable[[], SavedCheckpoint | None]) -> SavedCheckpoint | None:
-        """Copy the first checkpoint that `choose` returns and that is undamaged; return it, or None if it returns none.
-
-        A `CheckpointError` says that its files are missing.
-        """
-        while saved := choose():
-            if self.fetch(saved, local):
-                break
-            for each in Path(local).glob("*"):
-                shutil.rmtree(each) if each.is_dir() else each.unlink()
-            if saved == choose():
-                raise CheckpointError(f"{self.directory}/{saved.name} could not be read: some of its files are missing")
-        return saved
 
     def newest(self) -> SavedCheckpoint | None:
         """Return the newest checkpoint like `latest`, but raise if checkpoints exist and all are damaged."""
@@ -362,6 +384,42 @@ class CheckpointStore:
             ) from error
 
 
+Source = tuple[CheckpointStore, SavedCheckpoint]  # a checkpoint, and where it is read
+
+
+def fetch_first(
+    local: str, choose: Callable[[], Source | None], read: Callable[[Source], bool] = lambda _: True
+) -> Source | None:
+    """Copy the first checkpoint that `choose` returns to a local directory; return it, or None if it returns none.
+
+    It is undamaged, and `read` takes what it needs beside. A `CheckpointError` says that its files are missing.
+    """
+    while found := choose():
+        store, saved = found
+        if store.fetch(saved, local) and read(found):
+            break
+        for each in Path(local).glob("*"):
+            shutil.rmtree(each) if each.is_dir() else each.unlink()
+        if found == choose():
+            raise CheckpointError(f"{store.directory}/{saved.name} could not be read: some of its files are missing")
+    return found
+
+
+def part_path(part: str) -> str:
+    """Return the path of a worker's part in a checkpoint."""
+    return f"{_PARTS}/{part}"
+
+
+def part_list(worker: str, listed: dict[str, tuple[int, int]]) -> tuple[str, bytes]:
+    """Return the path and the contents of a list of a worker's parts, by their path, with size and checksum."""
+    return f"{_LISTS}/{worker.replace(':', '-')}.json", json.dumps(listed).encode()
+
+
+def marker(saved: SavedCheckpoint) -> tuple[str, bytes]:
+    """Return the path and the contents of the file that makes a checkpoint complete."""
+    return _MARKER, _text(saved)
+
+
 def _best_first(found: list[SavedCheckpoint], metric: str) -> list[SavedCheckpoint]:
     """Return the checkpoints that have a value of a metric, the best first, and of equal ones the oldest."""
     measured = [each for each in found if metric and each.metric == metric and each.value is not None]
@@ -385,6 +443,14 @@ def _text(saved: SavedCheckpoint) -> bytes:
 def _sealed(record: dict[str, Any]) -> bytes:
     """Return a record with its checksum as JSON."""
     return json.dumps({**record, _MARKER_CHECKSUM: _record_checksum(record)}).encode()
+
+
+def _of_json(text: bytes) -> Any:
+    """Return what a JSON text says; None if it is not whole, as a file that is being written."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None
 
 
 def _opened(text: bytes) -> dict[str, Any] | None:

@@ -1,0 +1,249 @@
+"""The copies of a training's checkpoints on its executors: one on a worker's own, others on those of other hosts.
+
+A restart of the cluster restores from them what the checkpoints' directory lacks, or can't give. They last as long as
+the run: a later one begins with what is in the directory.
+"""
+
+import hashlib
+import json
+import logging
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import google_crc32c
+import pyarrow as pa
+from fsspec import AbstractFileSystem
+
+from tensorflowonspark import transport
+from tensorflowonspark.errors import StorageError
+from tensorflowonspark.messages import NodeEndpoint
+from tensorflowonspark.node.checkpoint.store import CheckpointStore, SavedCheckpoint, marker, part_list, part_path
+from tensorflowonspark.node.copy_folder import PIECES, CopiesWanted, CopyFolder, CopyHeader
+from tensorflowonspark.node.driver_link import Link
+from tensorflowonspark.node.setup import NodeSetup
+
+_log = logging.getLogger(__name__)
+_ROOT = "copies"
+_AT_ONCE = 16  # nodes that are asked for their copies
+Listing = dict[str, tuple[int, NodeEndpoint]]  # the size of each file in bytes, and a node that has it, by its path
+
+
+class Copies:
+    """The copies of the checkpoints in one directory, of which this node writes some and reads all.
+
+    `hosts` is on how many others they are.
+    """
+
+    def __init__(self, link: Link, setup: NodeSetup, directory: str, hosts: int) -> None:
+        self._link = link
+        self._setup = setup
+        self._hosts = hosts
+        self._key = hashlib.sha256(directory.encode()).hexdigest()[:16]
+        self._folder = CopyFolder(setup.run_directory)
+        self._endpoints: tuple[NodeEndpoint, ...] = ()
+        self._names: list[str] = []  # of checkpoints that this node has written or restored, the newest last
+        self._old: set[str] = set()  # names of checkpoints that had copies here before this attempt wrote any
+        self._divided = False
+        self._is_short = False  # of hosts, which was a warning
+
+    @property
+    def stamp(self) -> dict[str, Any]:
+        """The fields of a checkpoint's record by which it is compared with copies."""
+        return {"run": self._setup.config.run, "attempt": self._setup.config.attempt}
+
+    # ---- writing
+
+    def keep(self, saved: SavedCheckpoint, local: str) -> None:
+        """Keep copies of a local directory, which has all of a checkpoint but its parts; what fails is a warning."""
+        folder = Path(local)
+        files = [str(each.relative_to(folder)) for each in folder.rglob("*") if each.is_file()]
+        with self._warning(saved.name):
+            for each in files:
+                _link_or_copy(folder / each, self._folder.path(self._key, f"{saved.name}/{each}"))
+            self._list_and_send(saved.name, files, *marker(saved))
+
+    def keep_parts(self, name: str, parts: Iterable[tuple[str, bytes]]) -> Iterator[tuple[str, bytes]]:
+        """Keep copies of this worker's parts of a checkpoint; what fails is a warning. Return the parts."""
+        self._divided = True
+        left, kept = iter(parts), list[tuple[str, bytes | Path]]()
+        with self._warning(name):
+            listed: dict[str, tuple[int, int]] = {}
+            for part, contents in left:
+                kept.append((part, contents))
+                path = part_path(part)
+                self._folder.write(self._key, f"{name}/{path}", [contents])
+                kept[-1] = part, self._folder.path(self._key, f"{name}/{path}")
+                listed[path] = len(contents), int(google_crc32c.value(contents))
+            self._list_and_send(name, list(listed), *part_list(str(self._setup.role), listed))
+        found = ((part, each if isinstance(each, bytes) else each.read_bytes()) for part, each in kept)
+        return chain(found, left)
+
+    def _list_and_send(self, name: str, files: list[str], list_path: str, text: bytes) -> None:
+        """Write what lists files of a checkpoint that are in the folder, and send all to other hosts."""
+        self._folder.write(self._key, f"{name}/{list_path}", [text])
+        self._names = [*(each for each in self._names if each != name), name]
+        kept = 2 if self._divided else 1  # the one before is complete until all workers have written this one
+        surplus, self._names = tuple(self._names[:-kept]), self._names[-kept:]
+        for node in self._neighbours():
+            with self._connected(node) as connection:
+                stream = connection.put(CopyHeader(self._key, surplus), PIECES)
+                for each in (*files, list_path):
+                    for piece in self._folder.pieces(self._key, f"{name}/{each}"):
+                        stream.write(piece)
+                stream.finish()
+        self._folder.remove(self._key, surplus)
+
+    def _neighbours(self) -> list[NodeEndpoint]:
+        """Return the next nodes, by their number, of as many other hosts as there are to be copies."""
+        own = self._setup.number
+        found: dict[str, NodeEndpoint] = {}
+        for each in sorted(self._nodes(), key=lambda each: (each.number <= own, each.number)):
+            if each.host != self._setup.host:
+                found.setdefault(each.host, each)
+        if len(found) < self._hosts and not self._is_short:
+            self._is_short = True
+            text = "copies=%d: there are workers on %d other hosts alone, so %s has copies of the checkpoints on %d"
+            _log.warning(text, self._hosts, len(found), self._setup.role, len(found) + 1)
+        return list(found.values())[: self._hosts]
+
+    def _nodes(self) -> tuple[NodeEndpoint, ...]:
+        self._endpoints = self._endpoints or self._link.endpoints()
+        return self._endpoints
+
+    @contextmanager
+    def _connected(self, node: NodeEndpoint) -> Iterator[transport.Connection]:
+        address = node.host, node.ready.feed_port
+        try:
+            with closing(
+                transport.connect(address, self._setup.credentials, identity=node.ready.identity)
+            ) as connection:
+                yield connection
+        except OSError as error:
+            self._endpoints = ()  # a node that was started again has another one
+            raise OSError(f"{node.name} on {node.host}: {error}") from error
+
+    @contextmanager
+    def _warning(self, name: str) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, StorageError, pa.ArrowException) as error:
+            _log.warning("%s has not all of its copies (copies=%d): %s", name, self._hosts, error)
+
+    def clear(self) -> None:
+        """Remove all copies on the executors of this attempt."""
+        self._folder.remove(self._key, None)
+        for node in self._nodes() if self._setup.config.attempt else ():
+            with self._warning("a checkpoint that was removed"), self._connected(node) as connection:
+                connection.put(CopyHeader(self._key, None), PIECES).finish()
+
+    # ---- reading
+
+    def find(self) -> Listing:
+        """Return all files of copies on the executors of this attempt; of a first attempt none."""
+        if not self._setup.config.attempt:
+            return {}
+        found: Listing = {}
+        with ThreadPoolExecutor(_AT_ONCE) as threads:
+            for node, sizes in zip(self._nodes(), threads.map(self._sizes, self._nodes()), strict=True):
+                found.update({path: (size, node) for path, size in sizes.items()})
+        return found
+
+    def _sizes(self, node: NodeEndpoint) -> dict[str, int]:
+        if node.number == self._setup.number:
+            return self._folder.sizes(self._key)
+        try:
+            text = b"".join(self._request(node, CopiesWanted(self._key)))
+            return {str(path): int(size) for path, size in json.loads(text).items()}
+        except (OSError, ValueError, AttributeError) as error:
+            _log.warning("copies on %s on %s can't be used: %s", node.name, node.host, error)
+            return {}
+
+    def store(self, listing: Listing) -> CheckpointStore:
+        """Return the checkpoints of which there are copies, to be read from them."""
+        self._old = self._folder.names(self._key)
+        return CheckpointStore("copies on executors", 1, files=CopyFiles(listing, self._read), root=_ROOT)
+
+    def restored(self, name: str) -> None:
+        """Remove the former copies here but those of the checkpoint, if any, from which the training goes on."""
+        self._folder.remove(self._key, self._old - {name})
+        self._names = [name] if name else []
+
+    def _read(self, path: str, size: int, node: NodeEndpoint) -> Path | Iterator[Any]:
+        """Return a file, if it is on this executor, or else pieces of that of a node."""
+        own = self._folder.path(self._key, path)
+        if own.is_file() and own.stat().st_size == size:
+            return own
+        return self._request(node, CopiesWanted(self._key, path))
+
+    def _request(self, node: NodeEndpoint, header: CopiesWanted) -> Iterator[Any]:
+        with self._connected(node) as connection:
+            for each in connection.exchange(header, PIECES).drain():
+                yield each.column(1)[0].as_buffer()
+
+
+def is_newer(copy: SavedCheckpoint, saved: SavedCheckpoint | None) -> bool:
+    """Return whether a checkpoint of which this run has copies is at least as new as the directory's newest one."""
+    if saved is None or saved.run != copy.run:  # of a run before this one
+        return True
+    return (copy.attempt, copy.number) >= (saved.attempt, saved.number)
+
+
+class CopyFiles(AbstractFileSystem):
+    """The files of copies, on several executors, as one file system to read from.
+
+    `read` returns a file of this executor, or the pieces of one of the node that has it, by its path, size and node.
+    """
+
+    cachable = False
+
+    def __init__(self, listing: Listing, read: Callable[[str, int, NodeEndpoint], Path | Iterator[Any]]) -> None:
+        super().__init__()
+        self._listing = {f"{_ROOT}/{path}": found for path, found in listing.items()}
+        self._of = read
+
+    def ls(self, path: str, detail: bool = True, **_options: Any) -> list[Any]:
+        """Return what is in a directory."""
+        prefix, found = f"{path.strip('/')}/", dict[str, dict[str, Any]]()
+        for each, (size, _) in self._listing.items():
+            if each.startswith(prefix):
+                name, sep, _rest = each.removeprefix(prefix).partition("/")
+                kind = {"size": 0, "type": "directory"} if sep else {"size": size, "type": "file"}
+                found[name] = {"name": prefix + name, **kind}
+        if not found:
+            raise FileNotFoundError(path)
+        return list(found.values()) if detail else [each["name"] for each in found.values()]
+
+    def _contents(self, path: str) -> Path | Iterator[Any]:
+        if path not in self._listing:
+            raise FileNotFoundError(path)
+        return self._of(path.removeprefix(f"{_ROOT}/"), *self._listing[path])
+
+    def cat_file(self, path: str, start: int | None = None, end: int | None = None, **_options: Any) -> bytes:
+        """Return the contents of a file."""
+        found = self._contents(path)
+        return (found.read_bytes() if isinstance(found, Path) else b"".join(found))[start:end]
+
+    def get_file(self, rpath: str, lpath: str, **_options: Any) -> None:
+        """Copy a file to this machine, to be read only."""
+        found = self._contents(rpath)
+        if isinstance(found, Path):
+            _link_or_copy(found, Path(lpath))
+            return
+        with Path(lpath).open("wb") as file:
+            for each in found:
+                file.write(each)
+
+
+def _link_or_copy(source: Path, target: Path) -> None:
+    """Have a file in another folder too, which is not changed there: without its bytes, if one disk has both."""
+    target.unlink(missing_ok=True)
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)

@@ -1,0 +1,74 @@
+"""Copies of checkpoints on executors, from which restarts go on."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+import tensorflowonspark as tfos
+from tensorflowonspark.node.checkpoint.store import CheckpointStore
+
+pytestmark = [pytest.mark.timeout(240)]
+VANISHES, FAILS = 4, 6  # after which steps the directory can't be reached, and the chief is killed
+
+
+def close(directory):
+    """Have a directory that can be neither read nor written."""
+    os.rename(directory, f"{directory}-away")
+    Path(directory).write_text("no directory")
+
+
+def open_again(directory):
+    os.unlink(directory)
+    os.rename(f"{directory}-away", directory)
+
+
+def train(args, ctx):
+    """Count steps in a variable that all workers train together, or in a table that they divide."""
+    import tensorflow as tf
+
+    checkpoint = ctx.checkpoint(args["directory"], keep=1, wait=args["wait"], copies=1)
+    with tf.distribute.MultiWorkerMirroredStrategy().scope():
+        weight = tf.Variable(0.0)
+        state = tf.train.Checkpoint(weight=weight)
+        if args["table"]:
+            import keras
+
+            layer = tfos.keras.ShardedEmbedding(6, 2, name="table")
+            state.model = keras.Sequential([keras.Input((1,), dtype="int64"), layer])
+    first = checkpoint.restore(state)
+    restored = float(weight.numpy())
+    for step in range(first + 1, args["steps"] + 1):
+        weight.assign_add(1.0)
+        checkpoint.save(state, step)
+        if not ctx.attempt and step == VANISHES:
+            checkpoint.latest()  # which is complete
+            if ctx.is_chief:
+                close(args["directory"])
+            else:
+                while os.path.isdir(args["directory"]):
+                    time.sleep(0.1)
+        if not ctx.attempt and step == FAILS:
+            checkpoint._writer._wait()
+            done = Path(f"{args['directory']}-{ctx.role}")
+            done.touch()
+            while len(list(done.parent.glob("kept-worker*"))) < ctx.num_workers:
+                time.sleep(0.1)
+            if ctx.is_chief:
+                os.kill(os.getpid(), signal.SIGKILL)
+            time.sleep(100)
+        if ctx.attempt and step == FAILS + 1 and ctx.is_chief:
+            open_again(args["directory"])
+    return first, restored, float(weight.numpy()), ctx._setup.run_directory
+
+
+@pytest.mark.parametrize(("wait", "table"), [(True, False), (False, False), (False, True)])
+@pytest.mark.masters("local-cluster")
+def test_a_restart_goes_on_from_copies_if_the_directory_cant_be_reached(spark, tmp_path, wait, table):
+    args = {"directory": str(tmp_path / "kept"), "steps": 9, "wait": wait, "table": table}
+    results = tfos.run(spark, train, args, num_workers=2, restarts=1)
+    assert [each[:3] for each in results.values()] == [(FAILS, FAILS, 9.0)] * 2
+    assert [saved.step for saved in CheckpointStore(args["directory"], 1).complete()] == [9]
+    assert not any(Path(each[3]).exists() for each in results.values())
