@@ -354,8 +354,11 @@ def test_nobody_waits_by_the_wall_clock():
         "node/feed/kept.py",  # whether a file is so young that it may be written again
         "transport/credentials.py",  # since when a certificate is valid
         "driver/console.py",  # when lines and failures came
+        "driver/feed/session.py",  # when a feed began, for spans
         "driver/metrics/event_log.py",  # when epochs ended
         "driver/metrics/metrics_store.py",  # the times of curves
+        "driver/metrics/phases.py",  # and of first steps and saves
+        "driver/metrics/spans.py",  # and of a run
         "driver/run_log.py",  # as MLflow does
         "driver/spark/lost_executors.py",  # which executors Spark has lost within some seconds
         "keras/shared_paths.py",  # which files others have written since this process began

@@ -23,6 +23,7 @@ from tensorflowonspark.driver.decision import may_be_preemption
 from tensorflowonspark.driver.feed.job import FeedRequest
 from tensorflowonspark.driver.feed.session import FeedSession
 from tensorflowonspark.driver.hangs import find_vanished
+from tensorflowonspark.driver.metrics import spans
 from tensorflowonspark.driver.metrics.metrics_store import MetricsStore
 from tensorflowonspark.driver.restart_budget import RestartBudget
 from tensorflowonspark.driver.spark.backend import Backend
@@ -99,6 +100,7 @@ class ClusterRun:
             raise ClusterError("the cluster was started before: make a new one")
         self._held = held
         self._console.start(self.metrics)
+        spans.follow(self.metrics)
         if held is not None:
             self._history.append(held)
         try:

@@ -13,6 +13,7 @@ from typing import IO, Any, Literal
 from tensorflowonspark.config import ClusterSpec
 from tensorflowonspark.driver.log_entries import JsonFormatter, LogEntry, NewTexts, entry_of_epoch, entry_of_event
 from tensorflowonspark.driver.log_files import DRIVER, LogFiles
+from tensorflowonspark.driver.metrics.event_log import MetricsListener
 from tensorflowonspark.driver.metrics.metrics_store import MetricsStore
 from tensorflowonspark.driver.metrics.records import ClusterEvent, EpochMetrics
 from tensorflowonspark.driver.progress_bar import ProgressBar
@@ -59,7 +60,7 @@ def parse_show(show: str, spec: ClusterSpec) -> str | None:
     return {"all": None, "chief": str(spec.chief_role)}.get(show, show)
 
 
-class ConsoleReporter:
+class ConsoleReporter(MetricsListener):
     """Shows what arrives from the nodes as it arrives, above a progress bar on a terminal or in a notebook.
 
     Each line is a record of the logger ``tensorflowonspark.nodes``, at the level that the line shows. If the program

@@ -119,7 +119,7 @@ class Monitor:
         self._explained, self.preempted = True, preempted
         error = self.failures.first()
         if not is_planned(error.cause):
-            self.metrics.events.note("failure", str(error).partition("\n")[0], error.node)
+            self.metrics.events.note("failure", str(error).partition("\n")[0], error.node, error.host, error.cause)
 
     def _end_all(self) -> None:
         self.roster.send_all(Stop(grace_seconds=0.0))

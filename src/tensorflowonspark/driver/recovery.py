@@ -200,4 +200,4 @@ class Recovery:
     def _note_failure(self, node: Node, failure: Failed) -> None:
         """Note the failure of a node without which the cluster goes on; the `Monitor` notes that of a cluster."""
         text = f"{node.role} on {node.host} failed: {failure.reason}".partition("\n")[0]
-        self._monitor.metrics.events.note("failure", text, str(node.role))
+        self._monitor.metrics.events.note("failure", text, str(node.role), node.host, failure.kind.name.lower())

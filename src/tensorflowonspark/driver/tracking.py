@@ -8,6 +8,7 @@ from statistics import fmean
 from typing import Any
 
 from tensorflowonspark.config import ClusterSpec
+from tensorflowonspark.driver.metrics.event_log import MetricsListener
 from tensorflowonspark.driver.metrics.measures import TRACKED
 from tensorflowonspark.driver.metrics.metrics_store import MetricsStore
 from tensorflowonspark.driver.metrics.records import ClusterEvent, EpochMetrics
@@ -60,8 +61,8 @@ def track(
     store.events.subscribe(Tracker(log, store, spec, save_report, fit))
 
 
-class Tracker:
-    """Logs the epochs and events of a cluster; a `MetricsListener`."""
+class Tracker(MetricsListener):
+    """Logs the epochs and events of a cluster."""
 
     def __init__(
         self,

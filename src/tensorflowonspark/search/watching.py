@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from threading import Lock
 from typing import TYPE_CHECKING
 
-from tensorflowonspark.driver.metrics.records import ClusterEvent, EpochMetrics
+from tensorflowonspark.driver.metrics.event_log import MetricsListener
+from tensorflowonspark.driver.metrics.records import EpochMetrics
 from tensorflowonspark.terminal import CONSOLE
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ class TrialWatch:
         return first
 
 
-class _EpochReports:
+class _EpochReports(MetricsListener):
     """Listens to one cluster. Its programs may train several times; after a restart, epochs are repeated."""
 
     def __init__(self, watch: TrialWatch) -> None:
@@ -124,9 +125,3 @@ class _EpochReports:
         if last is not None and epoch.attempt == last.attempt and epoch.epoch <= last.epoch:
             self._first_step = None
         self._first_step = self._watch.report(self._first_step, epoch)
-
-    def validated(self, epoch: EpochMetrics) -> None:
-        """Do nothing: a trial is pruned by what it reports itself."""
-
-    def happened(self, event: ClusterEvent) -> None:
-        """Do nothing: failures are raised where the cluster is waited for."""

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tensorflowonspark.config import ClusterSpec
+from tensorflowonspark.driver.metrics.event_log import MetricsListener
 from tensorflowonspark.driver.metrics.history import History, Report, Reports
 from tensorflowonspark.driver.metrics.metrics_store import MetricsStore
 from tensorflowonspark.driver.nodes import NodeState, Roster
@@ -210,14 +211,11 @@ def test_the_epochs_of_a_program_that_reports_for_days_are_bounded(store, nodes,
 def test_a_listener_is_called_for_epochs_and_events_in_order_and_may_fail(store, nodes, caplog):
     called, done = [], Event()
 
-    class Failing:
+    class Failing(MetricsListener):
         def epoch_ended(self, epoch):
             raise ConnectionError("no server")
 
-        def happened(self, event):
-            pass
-
-    class Listener:
+    class Listener(MetricsListener):
         def epoch_ended(self, epoch):
             called.append(epoch.epoch)
 
@@ -235,14 +233,10 @@ def test_a_listener_is_called_for_epochs_and_events_in_order_and_may_fail(store,
 
 
 def test_the_threads_are_as_many_for_a_hundred_nodes_as_for_one():
-    class Listener:
-        def happened(self, event):
-            pass
-
     before = threading.active_count()
     roster = Roster(ClusterSpec(num_workers=100))
     store = MetricsStore("train")
-    store.events.subscribe(Listener())
+    store.events.subscribe(MetricsListener())
     store.begin_attempt("id", roster.nodes, 0, 0, lambda: None)
     for node in roster.nodes:
         store.take_totals(node, totals(1.0, steps=1, rows=8))
@@ -255,7 +249,7 @@ def test_the_threads_are_as_many_for_a_hundred_nodes_as_for_one():
 def test_the_end_waits_for_the_listeners(nodes):
     store, called = MetricsStore(), []
 
-    class Slow:
+    class Slow(MetricsListener):
         def happened(self, event):
             time.sleep(0.3)
             called.append(event.kind)

@@ -7,7 +7,7 @@ import pytest
 
 import tensorflowonspark as tfos
 from tensorflowonspark.driver import cluster_run
-from tensorflowonspark.driver.metrics.event_log import EventLog
+from tensorflowonspark.driver.metrics.event_log import EventLog, MetricsListener
 from tensorflowonspark.driver.monitor import Monitor
 from tensorflowonspark.errors import FailureKind
 from tensorflowonspark.messages import Failed, Lines, ReportedMetrics, Returned, TrainingTotals
@@ -32,7 +32,7 @@ def dies_once(node):
 def slow(monkeypatch, where):
     """Have a thread of the driver be late each time."""
 
-    class Listener:
+    class Listener(MetricsListener):
         def happened(self, event):
             time.sleep(_SECONDS)
 

@@ -15,6 +15,7 @@ from tensorflowonspark.driver.feed.contents import ContentCheck
 from tensorflowonspark.driver.feed.feed_progress import FeedProgress, ProgressTimeout, describe_rows
 from tensorflowonspark.driver.feed.job import FeedRequest
 from tensorflowonspark.driver.feed.sources import HeldTasks, Source, SparkJobs
+from tensorflowonspark.driver.metrics.phases import Phase
 from tensorflowonspark.driver.nodes import Node, NodeState
 from tensorflowonspark.driver.sharing.manifest import build_manifests, node_endpoints
 from tensorflowonspark.driver.sharing.scheduler import StepScheduler
@@ -70,6 +71,10 @@ class FeedSession:
         self._informed: dict[int, int] = {}  # nodes that know what they hold, and how often they had been restarted
         self._outdated = True  # a node may not know what it holds
         self._began = time.monotonic()
+        self._created = time.time()
+        self._rows = 0  # that the nodes keep
+        self._failure = ""
+        self._closed = False
         self.timeout = ProgressTimeout(request.timeout, self._progress, lambda: self._reported.describe(self._tasks()))
         self.monitor.begin_feed(number, self._on_message)
 
@@ -87,6 +92,9 @@ class FeedSession:
                 parts = self._source.bring(request.validation, FeedSpec(self.number, Split.VALIDATION, cache))
                 self._validation = self._manifests(parts, Split.VALIDATION)
             self.end(self._bring(request.data, self.spec()))
+        except Exception as error:
+            self._failure = str(error).partition("\n")[0]
+            raise
         finally:
             self.close()
 
@@ -160,6 +168,7 @@ class FeedSession:
             if not (self._informed or early) and all(node.feed.wanted == self.number for node in self.fed):
                 self.waited = time.monotonic() - max([self._began, *(node.feed.wanted_since for node in self.fed)])
             manifests = self._manifests(parts, Split.TRAIN)
+            self._rows = sum(next(iter(manifests.values())).rows.values()) if manifests else 0
             for node in self.readers:
                 number = node.number
                 if self._informed.get(number) != node.restarts:
@@ -178,6 +187,10 @@ class FeedSession:
             self._source.job.cancel()
         self._attempt.release_job()
         self._attempt.console.close()
+        if not self._closed:
+            self._closed = True
+            facts = {"feed": self.number, "rows": self._rows or sum(self._scheduler.rows.values())}
+            self.monitor.metrics.events.passed(Phase("feed", self._created, time.time(), facts, self._failure))
 
     @property
     def seconds(self) -> float:

@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from threading import Lock
-from typing import Protocol
 
 from tensorflowonspark.driver.metrics.history import Report, Reports
+from tensorflowonspark.driver.metrics.phases import Phase
 from tensorflowonspark.driver.metrics.records import ClusterEvent, EpochMetrics, EventKind
 from tensorflowonspark.messages import ReportedMetrics
 from tensorflowonspark.terminal import CONSOLE, Writer
@@ -24,8 +24,8 @@ _IDLE_SECONDS = 10.0  # without an event, after which the thread of the listener
 _FLUSH_SECONDS = 10.0  # for the listeners to handle what has happened, at the cluster's end
 
 
-class MetricsListener(Protocol):
-    """What follows a cluster. Its methods are called one after another, in a thread."""
+class MetricsListener:
+    """What follows a cluster; its methods are called one after another, in a thread, and do nothing by themselves."""
 
     def epoch_ended(self, epoch: EpochMetrics) -> None:
         """Note that an epoch has ended."""
@@ -35,6 +35,12 @@ class MetricsListener(Protocol):
 
     def happened(self, event: ClusterEvent) -> None:
         """Note a start, failure, restart or end."""
+
+    def attempt_began(self, began: float, facts: Mapping[str, int]) -> None:
+        """Note that nodes are started, all of them, at a time in seconds since 1970."""
+
+    def passed(self, phase: Phase) -> None:
+        """Note a phase that is over."""
 
 
 class EventLog:
@@ -80,12 +86,23 @@ class EventLog:
                 self._reports.extend(found.epoch, found.values)
             self._call(lambda each: each.validated(epoch))
 
-    def note(self, kind: EventKind, text: str, node: str | None = None) -> None:
+    def note(
+        self, kind: EventKind, text: str, node: str | None = None, host: str | None = None, cause: str | None = None
+    ) -> None:
         """Note an event."""
         with self._lock:  # so that all have the events in the order of their times
-            event = ClusterEvent(time.time(), kind, text, node)
+            event = ClusterEvent(time.time(), kind, text, node, host, cause)
             self._events.append(event)
             self._call(lambda each: each.happened(event))
+
+    def attempt_began(self, facts: Mapping[str, int]) -> None:
+        """Note that all nodes are started, with what is known of that."""
+        began = time.time()
+        self._call(lambda each: each.attempt_began(began, facts))
+
+    def passed(self, phase: Phase) -> None:
+        """Note a phase that is over."""
+        self._call(lambda each: each.passed(phase))
 
     def subscribe(self, listener: MetricsListener) -> None:
         """Call a listener for what happens from now on."""

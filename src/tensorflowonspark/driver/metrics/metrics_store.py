@@ -13,11 +13,13 @@ from statistics import fmean, median
 from threading import Event, Thread
 from typing import Literal, TypeVar
 
+from tensorflowonspark.config import Job
 from tensorflowonspark.driver.metrics.event_log import EventLog
 from tensorflowonspark.driver.metrics.goodput import GoodputLedger
 from tensorflowonspark.driver.metrics.history import History
 from tensorflowonspark.driver.metrics.measures import CURVES
 from tensorflowonspark.driver.metrics.node_record import NodeRecord, stragglers
+from tensorflowonspark.driver.metrics.phases import TrainingPhases
 from tensorflowonspark.driver.metrics.records import ClusterMetrics, Goodput, NodeMetrics
 from tensorflowonspark.driver.nodes import Node, NodeState
 from tensorflowonspark.messages import Evaluation, NodeUsage, TrainingTotals
@@ -55,6 +57,7 @@ class MetricsStore:
         self._records: defaultdict[int, NodeRecord] = defaultdict(NodeRecord)  # by node
         self.events = EventLog()
         self._ledger = GoodputLedger()
+        self._phases = TrainingPhases()  # of the chief, in this attempt
         self._history = History(tuple(CURVES))
         self._closed = Event()
         self._sampler: Thread | None = None
@@ -76,6 +79,10 @@ class MetricsStore:
         self.cluster, self._nodes, self._chief, self.restarts = cluster, nodes, chief, restarts
         self._records, self._advice = records, advice
         self.state = "running"
+        self._phases = TrainingPhases()
+        jobs = [node.role.job for node in nodes]
+        workers = jobs.count(Job.CHIEF) + jobs.count(Job.WORKER)
+        self.events.attempt_began({"attempt": restarts, "workers": workers, "ps": jobs.count(Job.PS)})
         now = time.monotonic()
         self._ledger.begin_attempt(nodes, chief, now)
         if self._sampler is None:
@@ -93,6 +100,8 @@ class MetricsStore:
         self._records[node.number].take_totals(totals, now)
         self._ledger.take_totals(node.number, totals, now)
         if node.number == self._chief:
+            for phase in self._phases.take(totals, node.program.begun_at):
+                self.events.passed(phase)
             for each in totals.metrics:
                 self.events.report(each, self.restarts)
 

@@ -116,12 +116,16 @@ class ClusterEvent:
         A description in one line.
     node : str or None
         The node that it is about.
+    host, cause : str or None
+        Of a failure: the node's host, and the kind of failure, as `NodeError.cause`.
     """
 
     time: float
     kind: EventKind
     text: str
     node: str | None = None
+    host: str | None = None
+    cause: str | None = None
 
 
 @dataclass(frozen=True)

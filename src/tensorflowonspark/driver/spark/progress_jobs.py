@@ -9,6 +9,7 @@ import math
 import time
 from typing import TYPE_CHECKING
 
+from tensorflowonspark.driver.metrics.event_log import MetricsListener
 from tensorflowonspark.driver.metrics.metrics_store import MetricsStore
 from tensorflowonspark.driver.metrics.records import ClusterEvent, EpochMetrics
 from tensorflowonspark.driver.spark.jobs import first_cause
@@ -25,8 +26,8 @@ _DIGITS = 4
 _TEXT = 300  # characters of a failure
 
 
-class ProgressJobs:
-    """Shows the epochs and failures of a cluster in Spark's UI; a `MetricsListener`.
+class ProgressJobs(MetricsListener):
+    """Shows the epochs and failures of a cluster in Spark's UI.
 
     Of epochs that follow each other within ten seconds some are left out; the longer the training, the longer the time
     between two that are shown. The last one is always shown, when the cluster ends if not before.
@@ -45,9 +46,6 @@ class ProgressJobs:
         now = time.monotonic()
         if now - self._shown >= max(_LEAST_SECONDS, (now - self._began) / _JOBS_PER_AGE):
             self._show_pending()
-
-    def validated(self, epoch: EpochMetrics) -> None:
-        """Do nothing: of epochs some are left out."""
 
     def happened(self, event: ClusterEvent) -> None:
         """Show a failure, and before it or the end the last epoch."""
