@@ -220,6 +220,7 @@ class TrainingTotals(ToDriver):
     processor: float = 0.0  # that its threads used, and
     queued: float = 0.0  # for which they waited for a processor
     waiting_for_feed: float = 0.0  # beside the training, as what follows
+    importing: float = 0.0  # TensorFlow, or Keras on JAX
     saving: float = 0.0  # checkpoints, while the program stood still
     validating: float = 0.0
     saved: int | None = None  # the step of its last checkpoint, which the first message with it follows at once

@@ -43,6 +43,7 @@ from tensorflowonspark.node.feed.feed import Feed
 from tensorflowonspark.node.feed.feed_server import FeedServer
 from tensorflowonspark.node.feed.selection import text_columns
 from tensorflowonspark.node.forks import children_end_here, keep_exit_functions
+from tensorflowonspark.node.import_time import measure_import
 from tensorflowonspark.node.oracle import share_oracle
 from tensorflowonspark.node.ps.coordinator import CoordinatedFeed
 from tensorflowonspark.node.rounds.member import RoundMember
@@ -125,6 +126,7 @@ def run_node(pipe: Connection) -> None:
                 _log.warning("TensorFlow was imported after %.0f s of processor time: %s", seconds, problem)
 
         wrapt.register_post_import_hook(imported, framework)
+        measure_import(framework)
     link.send(run_program(setup, members, link, feed_server))
     link.wait_for_stop()
     # Run the exit functions of the program and of TensorFlow, which remove temporary files. The supervisor kills a node

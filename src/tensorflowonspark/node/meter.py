@@ -19,6 +19,7 @@ from typing import Any
 from tensorflowonspark.config import report_seconds
 from tensorflowonspark.keras.waiting import Stopwatch, waiting_seconds
 from tensorflowonspark.messages import Progress, ReportedMetrics, RowSource, TrainingTotals
+from tensorflowonspark.node.import_time import import_seconds
 from tensorflowonspark.node.metric_values import numbers_in
 from tensorflowonspark.node.training_counts import OwnReports, RowCount, StepCount, TrainingTime
 
@@ -249,6 +250,7 @@ class TrainingMeter:
             processor=time.process_time(),
             queued=self._queued,
             waiting_for_feed=times.feed.read(now),
+            importing=import_seconds(),
             saving=times.saving.read(now),
             validating=times.validating.read(now),
             saved=steps.saved,

@@ -213,7 +213,7 @@ def test_goodput_says_what_became_of_the_time_of_a_training_that_was_started_aga
     assert found.share + sum(found.causes.values()) == pytest.approx(1.0)
     seconds = {cause: share * 2 * cluster.metrics().seconds for cause, share in found.causes.items()}
     assert seconds["repeated_steps"] > 2 * 1.0  # of 2.6; the last second may be unknown
-    for cause in ("start", "waiting_for_rows", "saving", "validating"):
+    for cause in ("start", "importing", "waiting_for_rows", "saving", "validating"):
         assert seconds[cause] > 0.0, cause
     last = cluster.metrics().goodput
     assert last.causes["shutdown"] > 0.0

@@ -147,8 +147,8 @@ def test_the_summary_has_the_goodput_as_a_share_and_as_text():
     training = PlayedTraining(2)
     training.play(10)
     summary = page_state(training.store)["summary"]
-    assert summary["goodput"] == 0.96
-    assert summary["goodput_text"].startswith("goodput 96 %: waiting for rows 4 %")
+    assert summary["goodput"] == 0.68
+    assert summary["goodput_text"].startswith("goodput 68 %: waiting for workers 29 %, waiting for rows 4 %")
 
 
 def test_a_node_has_curves_lines_values_and_gpus():

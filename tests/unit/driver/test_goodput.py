@@ -75,6 +75,30 @@ def run(monkeypatch):
     return Run(monkeypatch)
 
 
+def test_an_import_is_no_other_start(run):
+    run.attempt()
+    run.now += 20.0
+    run.totals(importing=6.0, training=15.0)
+    assert run.seconds(60.0) == {"start": 18.0, "importing": 12.0, "steps": 30.0}
+
+
+@pytest.mark.parametrize(
+    ("waits", "expected"),
+    [
+        ((1.0, 9.0), {"waiting_for_workers": 8.0, "steps": 32.0}),  # the first second is the exchange
+        ((4.0, 4.0), {"steps": 40.0}),
+        ((None, 9.0), {"steps": 40.0}),
+        ((0.0, 30.0), {"waiting_for_workers": 20.0, "steps": 20.0}),
+    ],
+)
+def test_a_worker_waits_for_others_for_longer_than_the_one_that_waits_least(run, waits, expected):
+    run.attempt()
+    run.now += 20.0
+    for node, seconds in zip(run.nodes, waits, strict=True):
+        run.store.take_totals(node, totals_of({"training": 20.0, "waiting_for_workers": seconds}))
+    assert run.seconds(60.0) == {"start": 20.0, **expected}
+
+
 def test_there_is_none_before_the_start(run):
     assert run.store.snapshot().goodput is None
 

@@ -11,7 +11,10 @@ from tensorflowonspark.driver.metrics.records import Goodput
 from tensorflowonspark.driver.nodes import Node
 from tensorflowonspark.messages import TrainingTotals
 
-CAUSES = ("start", "waiting_for_rows", "saving", "validating", "repeated_steps", "idle", "shutdown", "other")
+CAUSES = (
+    *("start", "importing", "waiting_for_rows", "waiting_for_workers", "saving", "validating", "repeated_steps"),
+    *("idle", "shutdown", "other"),
+)
 _STEPS = "steps"
 
 
@@ -33,8 +36,13 @@ class _Life:
         self._totals = totals
 
     @property
+    def waited(self) -> float | None:
+        """The seconds for which it has waited for other workers; None if that is not known."""
+        return self._totals.waiting_for_workers
+
+    @property
     def steps(self) -> float:
-        """The seconds in which it took steps, with those of the processes before."""
+        """The seconds in which it took steps, with its waits for others, and with those of the processes before."""
         return self.before + max(0.0, self._totals.training - (self._totals.waiting_for_rows or 0.0))
 
     def end(self, until: float) -> float:
@@ -42,21 +50,29 @@ class _Life:
         ended = self.node.program.ended_at
         return max(self._since, until if ended is None else min(ended, until))
 
-    def seconds(self, until: float) -> dict[str, float]:
-        """Return what its time until its end, or until a time before, was."""
+    def seconds(self, until: float, exchange: float | None = None) -> dict[str, float]:
+        """Return what its time until its end, or until a time before, was.
+
+        So many seconds of its waits for other workers are the exchange with them, which is a part of the steps; None:
+        all.
+        """
         totals, end = self._totals, self.end(until)
         known = [each for each in (self.trained_at, self.node.program.begun_at) if each is not None]
         start = max(0.0, min(end, known[0] if known else end) - self._since - self._fed)
+        importing = min(start, totals.importing) if self.trained_at is not None else 0.0
+        steps = self.steps - self.before
+        waited = 0.0 if exchange is None else min(steps, max(0.0, (self.waited or 0.0) - exchange))
         measured = {
-            _STEPS: self.steps - self.before,
+            _STEPS: steps - waited,
             "waiting_for_rows": totals.waiting_for_feed + (totals.waiting_for_rows or 0.0),
+            "waiting_for_workers": waited,
             "saving": totals.saving,
             "validating": totals.validating,
         }
         left, known_seconds = end - self._since - start, sum(measured.values())
         scale = min(1.0, left / known_seconds) if known_seconds else 0.0  # the node's clock is another one
         found = {cause: scale * each for cause, each in measured.items()}
-        return {"start": start, **found, "other": max(0.0, left - known_seconds)}
+        return {"start": start - importing, "importing": importing, **found, "other": max(0.0, left - known_seconds)}
 
 
 class _Attempt:
@@ -97,8 +113,13 @@ class _Attempt:
         over = all(each.node.program.ended_at is not None for each in lives)
         ended = max((each.end(until) for each in lives), default=until) if over else until
         found = defaultdict(float, self._former)
+        # The worker for which the others wait itself waits for nothing but the exchange with them. What those that were
+        # replaced have waited is not known.
+        waits = [each.waited for each in lives]
+        known = [each for each in waits if each is not None]
+        exchange = min(known) if known and len(known) == len(waits) and not self._former else None
         for each in lives:
-            for cause, seconds in each.seconds(until).items():
+            for cause, seconds in each.seconds(until, exchange).items():
                 found[cause] += seconds
             found["idle"] += ended - each.end(until)
             found[last] += until - ended

@@ -138,8 +138,9 @@ class Goodput:
         The share of that time, from 0 to 1, in which they computed steps that count: all but those that were taken
         again after a restart.
     causes : mapping of str to float
-        The shares of all else: ``start``, ``waiting_for_rows``, ``saving``, ``validating``, ``repeated_steps``,
-        ``idle``, ``shutdown`` and ``other``. Together with `share` they add up to 1.
+        The shares of all else: ``start``, ``importing``, ``waiting_for_rows``, ``waiting_for_workers``, ``saving``,
+        ``validating``, ``repeated_steps``, ``idle``, ``shutdown`` and ``other``. Together with `share` they add up
+        to 1.
 
     Examples
     --------
