@@ -306,6 +306,14 @@ class Cluster(ClusterView):
                 shown_at = math.inf
                 text = f"the training has ended, and {_places(evaluators)} evaluates its last checkpoints"
                 self._attempt.console.note(text, "evaluation")
+        idle = [node for node in roster.evaluators() if roster.may_evaluate(node) and not node.program.returned]
+        if idle and time.monotonic() < end:
+            text = (
+                "the training has ended, and %s is ended: its program has not called ctx.evaluate_checkpoints within "
+                "%g s, so that nothing has evaluated the checkpoints. Call it before what takes long; a later run with "
+                "the same directory evaluates those that are still there"
+            )
+            CONSOLE.log(_log, logging.WARNING, text, _places(idle), EVALUATOR_START_SECONDS)
 
     def __enter__(self) -> "Cluster":
         return self.start()

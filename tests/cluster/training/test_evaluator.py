@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -74,6 +75,23 @@ def test_values_are_those_of_inline_validation(spark, tmp_path, held):
     assert 3 <= len(list((tmp_path / "saved").iterdir())) <= 4  # the best three, and the newest
 
 
+def fail(times):
+    """Have the store of this process fail so many times, and be tried again for three seconds."""
+    from fsspec.implementations.local import LocalFileSystem
+
+    from tensorflowonspark.node.checkpoint import evaluator
+
+    failures, read = iter(range(times)), LocalFileSystem.get_file
+
+    def get_file(*given, **options):
+        if next(failures, None) is not None:
+            raise OSError("Slow Down")
+        return read(*given, **options)
+
+    LocalFileSystem.get_file = get_file
+    evaluator._STORE_SECONDS = 3.0
+
+
 def alone(args, ctx):
     """Fit rows of one's own on one worker; the loss of validation rises from the third epoch on."""
 
@@ -100,6 +118,7 @@ def alone(args, ctx):
     rows = np.zeros((8, 1), "float32"), np.zeros((8, 1), "float32")
     directory = args["directory"]
     if ctx.job == "evaluator":
+        fail(args.get("failures", 0))
         model = make()
         evaluate = model.evaluate
 
@@ -241,6 +260,15 @@ def test_a_loop_of_ones_own_is_shown_and_logged_as_fit_is(spark, tmp_path, mlflo
     assert [(each.step, each.value) for each in found] == list(enumerate(pytest.approx(expected).expected))
 
 
+@pytest.mark.parametrize(("failures", "message"), [(2, ""), (1000, "checkpoints could not be read .* Slow Down")])
+def test_a_store_that_fails_is_tried_again(spark, tmp_path, caplog, failures, message):
+    args = {"directory": str(tmp_path / "saved"), "epochs": 2, "failures": failures}
+    with pytest.raises(tfos.NodeError, match=f"evaluator:0 .*{message}") if message else nullcontext():
+        results = tfos.run(spark, alone, args, num_workers=1, evaluator=True)
+        assert results.validation["epoch"] == [0, 1]
+    assert "the evaluator tries again for 3 s: checkpoints could not be read" in caplog.text
+
+
 def test_an_evaluator_that_takes_longer_than_the_user_waits_is_named(spark, tmp_path):
     args = {"directory": str(tmp_path / "saved"), "epochs": 1, "slow": 300.0, "checkpoint": {"best": "loss"}}
     with pytest.raises(tfos.ClusterError, match=r"after 20 s \(timeout\) the program still runs on evaluator:0 on"):
@@ -252,6 +280,8 @@ def refused(args, ctx):
     """Call it as one should not."""
     import numpy as np
 
+    if args == "rows" and ctx.job == "evaluator":
+        ctx.validation_dataset(8)
     if (args == "model") == (ctx.job == "evaluator"):
         ctx.evaluate_checkpoints(lambda: None, (np.zeros(2), np.zeros(2)), directory="/none")
 
@@ -266,6 +296,7 @@ def refused(args, ctx):
         ),
         ("worker", True, "on worker:0: it is for the evaluator's program .which ctx.job tells"),
         ("model", True, "expected a Keras model, or a function that returns one"),
+        ("rows", True, "evaluator:0 is not fed: rows go to worker:0: it reads rows of its own, as by ctx.read_parquet"),
     ],
 )
 def test_calls_that_are_refused(spark, args, evaluator, message):

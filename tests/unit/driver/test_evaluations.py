@@ -8,6 +8,7 @@ import tensorflowonspark as tfos
 from tensorflowonspark.messages import (
     CheckpointSaved,
     Evaluation,
+    ProgramBegun,
     ReportedMetrics,
     Stop,
     TrainingEnded,
@@ -81,12 +82,29 @@ def test_a_program_that_has_returned_evaluates_no_more():
     assert run(returns(None), trains) == {"worker:0": "alone"}
 
 
+@pytest.mark.parametrize("saves", [True, False])
+def test_an_evaluator_that_does_not_begin_is_ended_with_a_warning(monkeypatch, caplog, saves):
+    monkeypatch.setattr("tensorflowonspark.driver.cluster.EVALUATOR_START_SECONDS", 1.0)
+    monkeypatch.setattr("tensorflowonspark.driver.cluster._FIRST_SECONDS", 0.1)
+
+    def prepares(node):
+        node.send(ProgramBegun())
+        node.wait_for(Stop)
+
+    def trains(node):
+        if saves:
+            node.send(SAVED)
+        returns("alone")(node)
+
+    assert run(prepares, trains) == {"worker:0": "alone"}
+    ended = "evaluator:0 on here is ended: its program has not called ctx.evaluate_checkpoints within 1 s"
+    assert (ended in caplog.text) == saves
+
+
 def test_nobody_waits_for_an_evaluator_with_a_loop_of_its_own(monkeypatch):
     monkeypatch.setattr("tensorflowonspark.driver.cluster._FIRST_SECONDS", 0.1)
 
     def loops(node):
-        from tensorflowonspark.messages import ProgramBegun
-
         node.send(ProgramBegun())
         node.send(Evaluation())
         node.wait_for(Stop)

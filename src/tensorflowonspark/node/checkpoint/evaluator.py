@@ -5,12 +5,13 @@ found stays beside the checkpoint: a restart, or a later run, goes on with the c
 """
 
 import inspect
+import logging
 import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, TypeVar
 
 from tensorflowonspark.errors import CheckpointError, SpecError
 from tensorflowonspark.keras.jax.training_state import is_state
@@ -23,6 +24,9 @@ from tensorflowonspark.node.checkpoint.store import CheckpointStore, SavedCheckp
 from tensorflowonspark.node.driver_link import Link
 from tensorflowonspark.node.metric_values import numbers_in
 
+_log = logging.getLogger(__name__)
+_T = TypeVar("_T")
+_STORE_SECONDS, _LONGEST_PAUSE = 60.0, 10.0  # for which a store that fails is tried again, and between two tries
 _SEEN_SECONDS = 10  # for a file system to show what another host has written
 _INFINITE = -1  # cardinality of a tf.data.Dataset
 
@@ -104,12 +108,26 @@ class Evaluator:
             raise self._nothing(saves)
         if found and found[-1].keep:  # the training's program has ended: what it kept for this one may go
             self._store.keep = found[-1].keep
-            self._store.prune()
+            self._tried(self._store.prune)
         return self._history
+
+    def _tried(self, use: Callable[[], _T]) -> _T:
+        """Return what a use of the store returns; while the store fails, try again: the training needs no evaluator."""
+        until, pause = time.monotonic() + _STORE_SECONDS, 1.0
+        while True:
+            try:
+                return use()
+            except CheckpointError as error:
+                if error.__cause__ is None or time.monotonic() >= until:  # it is no error of the store, or lasts
+                    raise
+                if pause == 1.0:
+                    _log.warning("the evaluator tries again for %g s: %s", _STORE_SECONDS, error)
+                time.sleep(min(pause, _STORE_SECONDS))
+                pause = min(2.0 * pause, _LONGEST_PAUSE)
 
     def _begin(self) -> None:
         """Go on where an evaluator before this one was, and have the others know that this one begins."""
-        last = next((each for each in reversed(self._store.complete()) if each.validation), None)
+        last = next((each for each in reversed(self._tried(self._store.complete)) if each.validation), None)
         values: dict[str, list[Any]] = dict(last.validation) if last else {"epoch": []}
         for epoch, *row in zip(values.pop("epoch"), *values.values(), strict=True):
             self._epochs.append((epoch, dict(zip(values, row, strict=True))))
@@ -125,7 +143,7 @@ class Evaluator:
         """Return the checkpoints that are there; raise if that of the chief is not, as on a host of other files."""
         names = [each.name for each in saves if self._is_of_epoch(each)]
         for _ in range(_SEEN_SECONDS):
-            found = self._store.complete()
+            found = self._tried(self._store.complete)
             if not names or names[-1] in (*self._done, *self._store.damaged, *(each.name for each in found)):
                 return found
             time.sleep(1.0)
@@ -158,7 +176,8 @@ class Evaluator:
         if saved.metric.startswith("val_") and saved.metric != monitored["metric"]:
             monitored = BestMetric(saved.metric, saved.mode or "auto").fields(values, self._model)
         stop = self._is_over()
-        self._store.add_validation(saved, validation=self._history, ends=stop, **monitored)
+        record = {"validation": self._history, "ends": stop, **monitored}
+        self._tried(lambda: self._store.add_validation(saved, **record))
         self._write_log(epoch, values)
         seconds = time.monotonic() - begun
         self._send(saved.name, stop=stop, metrics=ReportedMetrics(epoch, values, ended=True, seconds=seconds))
@@ -173,7 +192,8 @@ class Evaluator:
                 import tensorflow as tf
 
                 state = tf.train.Checkpoint(model=self._model)
-            if not (self._store.fetch(saved, local) and read_parts(self._store, saved, divided_objects(state))):
+            divided = divided_objects(state)
+            if not self._tried(lambda: self._store.fetch(saved, local) and read_parts(self._store, saved, divided)):
                 return None
             read_state(state, local, self._node.role, f"{self._directory}/{saved.name}", is_built=False)
         return {f"val_{name}": value for name, value in numbers_in(self._evaluate_model()).items()}

@@ -144,7 +144,8 @@ def read_parts(store: CheckpointStore, saved: SavedCheckpoint, divided: Sequence
         try:
             return store.read_part(saved, name)
         except CheckpointError as error:
-            damage.append(error)
+            if error.__cause__ is None or isinstance(error.__cause__, FileNotFoundError):  # else the store has failed
+                damage.append(error)
             raise
 
     try:

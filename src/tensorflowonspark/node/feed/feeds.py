@@ -11,6 +11,7 @@ from functools import partial
 from threading import Condition
 
 from tensorflowonspark import transport
+from tensorflowonspark.config import Job
 from tensorflowonspark.errors import FailureKind, FeedError
 from tensorflowonspark.feed_messages import (
     FeedBegins,
@@ -94,7 +95,9 @@ class Feeds:
         """Return the next feed once it begins or is complete, and drop those before; None if no other one comes."""
         spec = self._setup.spec
         if self._setup.role not in (*spec.fed, spec.chief_role):
-            raise FeedError(f"{self._setup.role} is not fed: rows go to {', '.join(map(str, spec.fed))}")
+            reads = ": it reads rows of its own, as by ctx.read_parquet(..., cache=None)"
+            advice = reads if self._setup.role.job is Job.EVALUATOR else ""
+            raise FeedError(f"{self._setup.role} is not fed: rows go to {', '.join(map(str, spec.fed))}{advice}")
         if self._next > self._setup.config.first_feed and self._server is not None:
             self._server.cache.drop(self._next - 1)
         self._meter.flush()  # before the driver learns that the program is done with the feed
