@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from threading import Thread
 
+from tensorflowonspark.config import Job
 from tensorflowonspark.driver.decision import EndAttempt
 from tensorflowonspark.driver.monitor import Monitor
 from tensorflowonspark.driver.nodes import Node
@@ -60,9 +61,18 @@ class PlannedRestarts:
         self._agreement = SaveAgreement(
             self._roster.send,
             monitor.inbox.later,
-            lambda: [node.number for node in self._roster.trainers() if not node.lost],
+            lambda: [node.number for node in self._savers() if not node.lost],
         )
-        self._takes_steps_together = monitor.policy.scope == "cluster" and not monitor.roster.spec.num_ps
+        self._restarts_all = monitor.policy.scope == "cluster"
+        self._has_servers = bool(monitor.roster.spec.num_ps)
+
+    def _savers(self) -> list[Node]:
+        """Return the nodes that save together: with parameter servers the chief, which alone takes steps."""
+        return [self._roster.chief] if self._has_servers else self._roster.trainers()
+
+    def _is_needed(self, node: Node) -> bool:
+        """Whether the training can't go on without a node; with parameter servers it does without a worker."""
+        return not self._has_servers or node is self._roster.chief or node.role.job is Job.PS
 
     # ---- who goes
 
@@ -125,7 +135,7 @@ class PlannedRestarts:
             text = f"{who}: the host goes{left} ({printable(notice.reason)})"
         CONSOLE.log(_log, logging.WARNING, "%s", text)
         self._monitor.metrics.events.note("notice", text, notice.nodes[0] if notice.nodes else "")
-        if notice.nodes and self._takes_steps_together:
+        if self._restarts_all and any(map(self._is_needed, self.going)):
             self._agreement.begin()
 
     def _send(self) -> Notice:
@@ -175,17 +185,19 @@ class PlannedRestarts:
         self._more = more
         if not more:
             self._grows_since = 0
-        elif not self._grows_since and self._takes_steps_together and self._may_restart(FailureKind.GROWN):
+        elif self._grows_since or self._has_servers or not self._restarts_all:
+            return
+        elif self._may_restart(FailureKind.GROWN):
             self._grows_since = self._send().number
             self._agreement.begin()
 
     def saved(self, message: CheckpointSaved) -> None:
         """End the attempt if this checkpoint was begun for a restart, and one may follow."""
         self._agreement.end()
-        if not self._takes_steps_together:
+        if not self._restarts_all:
             return
         going = self.going
-        new = [node for node in going if node.host not in self._left]
+        new = [node for node in going if node.host not in self._left and self._is_needed(node)]
         leaves = new and message.notice >= self._since and all(node.process.executor for node in going)
         if leaves and self._may_restart(FailureKind.PREEMPTED):  # without an executor the driver's own host goes
             given = self._given(new[0])
@@ -195,5 +207,6 @@ class PlannedRestarts:
             self._end(self._roster.chief, FailureKind.GROWN, f"there are slots for {workers}")
 
     def _end(self, node: Node, kind: FailureKind, why: str) -> None:
+        who = "the chief has" if self._has_servers else "all workers have"
         advice = "with restarts=... the training goes on from there, and no restart is charged"
-        self._recovery.carry_out(node, Failed(kind, f"{why}, and all workers have saved", advice), EndAttempt())
+        self._recovery.carry_out(node, Failed(kind, f"{why}, and {who} saved", advice), EndAttempt())

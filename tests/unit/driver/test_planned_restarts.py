@@ -7,7 +7,16 @@ from types import SimpleNamespace
 import pytest
 
 import tensorflowonspark as tfos
-from tensorflowonspark.messages import CheckpointSaved, HostNotice, Notice, SaveDecision, SaveProposal, SaveReply
+from tensorflowonspark.messages import (
+    CheckpointSaved,
+    HostNotice,
+    Notice,
+    SaveDecision,
+    SaveProposal,
+    SaveReply,
+    Serving,
+    Stop,
+)
 from tests.support.backend import cluster_on
 from tests.support.scripted import ScriptedBackend, returns
 
@@ -111,6 +120,35 @@ def test_an_executor_that_spark_decommissions_is_left_by_spark_itself(caplog):
     assert left == []
     assert events[0] == ("notice", "worker:1", "worker:1 on here: the host goes (Spark decommissions executor 1)")
     assert "All nodes are started again (preemption 1 of 1)" in caplog.text
+
+
+@pytest.mark.parametrize(("goes", "restarts"), [("0", True), ("1", True), ("2", False)], ids=["ps", "chief", "worker"])
+def test_with_parameter_servers_the_chief_saves_and_a_worker_that_goes_is_done_without(goes, restarts):
+    class Backend(ScriptedBackend):
+        decommissions = True
+
+        def find_decommissioned(self, executors):
+            return {each: "it is taken" for each in executors if each == goes}
+
+    def serves(node):
+        node.send(Serving())
+        node.wait_for(Stop)
+        assert not any(isinstance(each, SaveProposal) for each in node.received)
+
+    def chief(node):
+        if not node.plan.config.attempt:
+            notice = node.wait_for(Notice)
+            if restarts:
+                save_together(node)
+            node.send(CheckpointSaved(0, "there", notice.number))
+            time.sleep(0.5)
+        returns(node.plan.config.attempt)(node)
+
+    with cluster_on(
+        Backend(serves, chief, serves), num_workers=1, num_ps=1, chief=True, restarts=_PREEMPTIONS
+    ) as cluster:
+        results = cluster.join()
+    assert results == {"chief:0": int(restarts)}
 
 
 def test_a_host_that_is_used_again_is_left_once(caplog):
