@@ -47,7 +47,7 @@ _OF_OTHERS = {
     "pyiceberg": ("_import_file_io",),
     "the format of TensorFlow's graphs": ("_gradient_op_type",),
     "ours, by a protocol": (
-        "_best", "_feature_columns", "_in_first_pass", "_meter", "_restore", "_resume_at", "_was_ended",
+        "_best", "_feature_columns", "_in_first_pass", "_meter", "_record", "_restore", "_resume_at", "_was_ended",
     ),
 }  # fmt: skip
 _NAME = re.compile(r"(\w|\{\w+\})+")  # a part of an attribute's path, in an f-string with the names of variables

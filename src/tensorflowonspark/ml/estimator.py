@@ -134,6 +134,7 @@ class KerasEstimator(TrainingParams, Estimator[KerasModel], MLReadable["KerasEst
         trained = results.chief
         # As in Spark ML the model has the estimator's uid, so that param maps of the estimator are the model's too.
         model: KerasModel = self._copyValues(KerasModel(trained.bundle, history=trained.history)._resetUid(self.uid))
+        model._manifest = trained.manifest
         log_fitted(fit, model, frame)
         return model
 

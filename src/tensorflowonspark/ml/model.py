@@ -41,6 +41,7 @@ from tensorflowonspark.ml.predict import (
 )
 from tensorflowonspark.ml.serialization import is_model, load_model, serialize_model
 from tensorflowonspark.ml.summary import TrainingSummary
+from tensorflowonspark.run_manifest import Record
 
 if TYPE_CHECKING:
     from pyspark.ml.linalg import DenseVector
@@ -94,6 +95,7 @@ class KerasModel(ModelParams, Model, MLReadable["KerasModel"], MLWritable):
         self._given_bundle = bundle
         self.history: dict[str, list[float]] = {name: list(values) for name, values in (history or {}).items()}
         self._layers: tuple[str, ...] = ()
+        self._manifest: Record = {}  # of the run that has trained it, if a `KerasEstimator` has
 
     def setParams(self, **params: "Unpack[ModelKeywords]") -> "Self":
         """Set several params at once.
@@ -428,7 +430,7 @@ class KerasModel(ModelParams, Model, MLReadable["KerasModel"], MLWritable):
         """Return a copy with the params in `extra` changed; both share the model."""
         other: KerasModel = super().copy(extra)
         other._given_bundle, other._layers = self._given_bundle, self._layers
-        other.history = dict(self.history)
+        other.history, other._manifest = dict(self.history), self._manifest
         return other
 
     def write(self) -> StageWriter:
@@ -449,7 +451,7 @@ class KerasModel(ModelParams, Model, MLReadable["KerasModel"], MLWritable):
         ['function.pkl']
         """
         extra = {"history": self.history, "layers": list(self._layers)}
-        return StageWriter(self, self._complete_bundle, extra, without={"customObjects"})
+        return StageWriter(self, self._complete_bundle, extra, {"customObjects"}, self._manifest)
 
     @classmethod
     def read(cls) -> StageReader["KerasModel"]:
@@ -457,7 +459,7 @@ class KerasModel(ModelParams, Model, MLReadable["KerasModel"], MLWritable):
 
         def make(bundle: ModelBundle | None, metadata: Mapping[str, Any]) -> "KerasModel":
             stage = cls(bundle, history=metadata["history"])
-            stage._layers = tuple(metadata["layers"])
+            stage._layers, stage._manifest = tuple(metadata["layers"]), metadata["manifest"]
             return stage
 
         return StageReader(cls, make, {"history": dict, "layers": list, "model": dict})

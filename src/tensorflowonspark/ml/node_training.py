@@ -25,6 +25,7 @@ from tensorflowonspark.ml.row_files import RowFiles
 from tensorflowonspark.ml.serialization import deserialize, is_model, library_of, serialize_model
 from tensorflowonspark.ml.structure import as_inputs, as_outputs, output_paths
 from tensorflowonspark.node.tracebacks import reported_as
+from tensorflowonspark.run_manifest import Record
 
 if TYPE_CHECKING:
     from tensorflowonspark.node.context import Context
@@ -62,10 +63,11 @@ class TrainingJob:
 
 @dataclass(frozen=True)
 class Trained:
-    """The trained model and its history, which the chief returns."""
+    """The trained model, its history, and the manifest of the run, which the chief returns."""
 
     bundle: ModelBundle
     history: dict[str, list[float]] = field(default_factory=dict)
+    manifest: Record = field(default_factory=dict)
 
 
 @reported_as("the training")
@@ -102,7 +104,7 @@ def train(job: TrainingJob, ctx: "Context") -> Trained | None:
     if not ctx.is_chief or bundle is None:
         return None
     loss = deserialize(job.compiled_with.get("loss"), job.custom_objects.load(bundle.kind))
-    trained = Trained(described(bundle, model, loss), _floats(history))
+    trained = Trained(described(bundle, model, loss), _floats(history), ctx._record.manifest())
     if checkpoints:  # what can't be made a stage is not lost
         checkpoints.clear()
     return trained

@@ -3,10 +3,11 @@
 A saved model is a directory with ``metadata`` (as all stages of Spark ML have it, with the history) and ``model``, in
 which ``model.keras`` is what ``keras.models.load_model`` takes (or ``saved_model`` what ``tf.saved_model.load`` takes),
 and ``code.pkl`` the user's own classes and functions in it, which ``metadata`` lists. A saved estimator has params that
-JSON can't represent in ``objects/objects.pkl``.
+JSON can't represent in ``objects/objects.pkl``. A model that an estimator has trained has the run's ``manifest.json``.
 """
 
 import json
+import logging
 import pickle
 import tempfile
 from collections.abc import Callable, Collection, Mapping
@@ -22,10 +23,12 @@ from tensorflowonspark.ml.model_bundle import ModelBundle, read_saved, write_sav
 from tensorflowonspark.ml.params import ModelParams, is_plain
 from tensorflowonspark.ml.refusal import check_code, check_reach
 from tensorflowonspark.ml.serialization import deserialize, serialize
+from tensorflowonspark.run_manifest import FILE, Record, parse_manifest
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_log = logging.getLogger(__name__)
 _OBJECTS = "objects.pkl"
 _METADATA = "metadata"
 _REACH = ("cacheDir", "checkpointDir", "clusterOptions")  # where an estimator connects, and what it removes
@@ -39,6 +42,7 @@ class StageWriter(MLWriter):
     """Writer of a stage, with its trained model if it has one.
 
     The metadata are further entries, as JSON represents them; `without` names params that the bundle contains already.
+    The manifest is that of the run which has trained the model.
     """
 
     def __init__(
@@ -47,8 +51,10 @@ class StageWriter(MLWriter):
         bundle: ModelBundle | None = None,
         metadata: Mapping[str, Any] | None = None,
         without: Collection[str] = (),
+        manifest: Record | None = None,
     ) -> None:
         super().__init__()
+        self._manifest = manifest
         self._stage, self._bundle, self._metadata, self._without = stage, bundle, metadata or {}, without
 
     def saveImpl(self, path: str) -> None:  # noqa: N802 - Spark ML's name
@@ -78,6 +84,8 @@ class StageWriter(MLWriter):
             Path(directory, "objects", _OBJECTS).write_bytes(objects)
         if bundle is not None:
             write_saved(bundle, f"{directory}/model")
+        if self._manifest:
+            Path(directory, FILE).write_text(json.dumps(self._manifest, indent=1))
 
     def _handleOverwrite(self, path: str) -> None:  # noqa: N802 - Spark ML's name
         """Leave it to `saveImpl`: Spark ML's own needs a JVM, and removes the old stage before it has the new one."""
@@ -111,7 +119,7 @@ class StageReader(MLReader[Stage]):
         if not files.exists(within):
             raise SpecError(f"{path}: there is nothing there")
         with tempfile.TemporaryDirectory(prefix="tfos-") as scratch:
-            for part in (_METADATA, "model", "objects"):  # what else lies there may be large, and is no stage's
+            for part in (_METADATA, "model", "objects", FILE):  # what else lies there may be large, and is no stage's
                 storage.fetch(f"{path}/{part}", f"{scratch}/{part}")
             return self.load_locally(scratch, path, self.sparkSession)
 
@@ -124,7 +132,7 @@ class StageReader(MLReader[Stage]):
         path = path or directory
         metadata = self._metadata(directory, path)
         bundle = read_saved(f"{directory}/model", metadata["model"], path, spark) if "model" in self._form else None
-        stage = self._make(bundle, metadata)
+        stage = self._make(bundle, {**metadata, "manifest": _manifest_in(directory, path)})
         stage._resetUid(metadata["uid"])
         _require_params(stage, {**metadata["paramMap"], **metadata["defaultParamMap"]}, metadata, path)
         try:
@@ -177,6 +185,17 @@ class StageReader(MLReader[Stage]):
                 f"{path}: the params in objects/{_OBJECTS} can't be loaded ({_saved_by(metadata)}): "
                 f"{type(error).__name__}: {error}"
             ) from error
+
+
+def _manifest_in(directory: str, path: str) -> Record:
+    """Return the manifest in the directory of a stage; nothing if there is none, or it is damaged, after a warning."""
+    try:
+        return parse_manifest(Path(directory, FILE).read_bytes())
+    except FileNotFoundError:  # it was not trained by an estimator, or an earlier version has saved it
+        return {}
+    except ValueError as error:
+        _log.warning("%s: its %s can't be read, and is left out: %s", path, FILE, error)
+        return {}
 
 
 def _require_params(stage: ModelParams, names: Collection[str], metadata: Mapping[str, Any], path: str) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 import tensorflowonspark as tfos
 from tensorflowonspark.cli import main
+from tensorflowonspark.ml import KerasEstimator, KerasModel
 from tests.support.coordinated import Loop, coordinated
 from tests.support.programs import small_frame
 from tests.support.tables import make_delta, make_iceberg, rows_of
@@ -75,6 +76,27 @@ def test_checkpoint_export_and_report_have_the_same_manifest(spark, tmp_path, ca
     assert (data["settings"], data["not_recorded"]) == ({"cache": "memory"}, ["validation"])
     contents = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
     assert not any(b"hunter2" in each for each in contents)
+
+
+def test_a_stage_that_an_estimator_has_trained_keeps_its_manifest(spark, tmp_path, capsys, caplog):
+    def build():
+        import keras
+
+        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+        return model
+
+    columns = {"featuresCol": "features", "labelCol": "label"}
+    model = KerasEstimator(build, numWorkers=1, epochs=1, verbose=0, **columns).fit(small_frame(spark, [30, 11]))
+    model.save(str(tmp_path / "stage"))
+    found = manifest_of(tmp_path / "stage", capsys)
+    assert (found["workers"], found["data"]["0"]["rows"], found["seed"]) == (1, 41, 0)
+    KerasModel.load(str(tmp_path / "stage")).copy().save(str(tmp_path / "again"))
+    assert manifest_of(tmp_path / "again", capsys) == found
+    (tmp_path / "again" / "manifest.json").write_text("{")
+    KerasModel.load(str(tmp_path / "again")).save(str(tmp_path / "without"))
+    assert "again: its manifest.json can't be read, and is left out" in caplog.text
+    assert main(["show", str(tmp_path / "without")]) == 2
 
 
 def test_equal_rows_have_equal_checksums_and_a_run_has_its_own_rows(spark, tmp_path, capsys):
