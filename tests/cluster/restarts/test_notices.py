@@ -12,6 +12,7 @@ import pytest
 from pyspark.sql import functions as f
 
 import tensorflowonspark as tfos
+from tests.support.programs import wait_for
 
 
 def points(spark):
@@ -102,6 +103,116 @@ def test_all_workers_save_after_the_same_step(spark, tmp_path, args, env):
         assert seen[1].nodes == ("worker:0", "worker:1")
         assert (seen[1].reason, seen[1].until) == ("taken", None)
         assert seen[2:] in ([], [None])
+
+
+def coordinate(args, ctx):
+    """Take steps on the chief until it is to save; return the step that was saved, and who goes."""
+    if ctx.job != "chief":
+        ctx.join_server()
+    import tensorflow as tf
+
+    checkpoint, steps = ctx.checkpoint(args["directory"]), tf.Variable(0)
+    for step in range(400):
+        steps.assign_add(1)
+        time.sleep(0.05)
+        if step == 10:
+            Path(args["now"]).touch()
+        if checkpoint.is_due():
+            checkpoint.save(tf.train.Checkpoint(steps=steps), steps)
+            break
+    return checkpoint.latest().step, ctx.preemption().nodes
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+@pytest.mark.masters("local")
+def test_the_chief_of_parameter_servers_saves_alone(spark, tmp_path):
+    args = {"directory": str(tmp_path / "saved"), "now": str(tmp_path / "now")}
+    with tfos.Cluster(
+        spark, coordinate, args, num_workers=1, num_ps=1, chief=True, nodes=tfos.Nodes(notice=args["now"])
+    ) as cluster:
+        step, nodes = cluster.join()["chief:0"]
+    assert 11 < step < 400
+    assert nodes == ("ps:0", "chief:0", "worker:0")
+
+
+def beside(args, ctx):
+    """Train slowly, with an evaluator, and show that the second epoch has begun; return where each checkpoint was."""
+    import keras
+    import numpy as np
+
+    def build():
+        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+        model.compile(keras.optimizers.SGD(0.01), "mse")
+        return model
+
+    def end_step(batch, logs):
+        time.sleep(0.1)
+        if batch >= 2 and ctx.attempt == 0 and epochs == [0, 1]:
+            Path(args["now"]).touch()
+
+    if ctx.job == "evaluator":
+        rows = np.ones((8, 2), "float32"), np.ones(8, "float32")
+        return ctx.evaluate_checkpoints(build, rows, directory=args["directory"])
+    epochs = []
+    note = keras.callbacks.LambdaCallback(
+        on_epoch_begin=lambda epoch, logs: epochs.append(epoch), on_train_batch_end=end_step
+    )
+    checkpoint = ctx.checkpoint(args["directory"], keep=9)
+    with ctx.strategy().scope():
+        model = build()
+    model.fit(ctx.dataset(10, seed=3), epochs=4, verbose=0, callbacks=[checkpoint.callback(), note])
+    saved = [(each.epoch, each.batch) for each in checkpoint._store.complete()]
+    return ctx.attempt, ctx.num_workers, saved
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+@pytest.mark.masters("local")
+def test_a_notice_beside_an_evaluator_saves_within_an_epoch_and_each_epoch_is_evaluated_once(spark, tmp_path):
+    """The evaluator is on the host that goes, too."""
+    place = tmp_path / "notice"
+    args = {"directory": str(tmp_path / "saved"), "now": str(tmp_path / "now")}
+    settings = {"evaluator": True, "restarts": 1, "nodes": tfos.Nodes(notice=str(place))}
+    with tfos.Cluster(spark, beside, args, num_workers=2, **settings) as cluster:
+        give_when = (cluster, tmp_path / "now", lambda _: place.write_text("taken"))
+        Thread(target=give, args=give_when, daemon=True).start()
+        cluster.train(points(spark))
+        results = cluster.join()
+    attempt, _, saved = results["worker:0"]
+    assert attempt == 0
+    assert len([batch for _, batch in saved if batch]) == 1
+    assert results.validation["epoch"] == [0, 1, 2, 3]
+    (notice,) = [each for each in results.metrics.events if each.kind == "notice"]
+    assert "evaluator:0" in notice.text
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+@pytest.mark.masters("local")
+def test_a_slot_that_becomes_free_beside_an_evaluator_is_taken_in_by_a_worker(spark, tmp_path):
+    """Of four slots another cluster holds two, until the second epoch has begun."""
+    args = {"directory": str(tmp_path / "saved"), "now": str(tmp_path / "now")}
+
+    def hold(ctx):
+        Path(f"{tmp_path}/held-{ctx.index}").touch()
+        while not os.path.exists(args["now"]):
+            time.sleep(0.1)
+
+    holder = Thread(target=lambda: tfos.run(spark, hold, num_workers=2))
+    holder.start()
+    wait_for(lambda: len(list(tmp_path.glob("held-*"))) == 2, 60)
+    settings = {"evaluator": True, "restarts": 1, "nodes": tfos.Nodes(grow_after=1.0)}
+    try:
+        with tfos.Cluster(spark, beside, args, num_workers=(1, 2), **settings) as cluster:
+            cluster.train(points(spark))
+            results = cluster.join()
+    finally:
+        Path(args["now"]).touch()
+        holder.join()
+    assert [result[:2] for result in results.values()] == [(1, 2), (1, 2)]
+    assert [each.kind for each in results.metrics.events] == ["started", "restart", "started"]
+    assert results.validation["epoch"] == [0, 1, 2, 3]
 
 
 @pytest.mark.slow
