@@ -55,6 +55,12 @@ FAULTS = [
         "unit/driver/test_log_files.py::test_a_file_system_that_goes_away_is_reported_and_the_files_are_kept",
     ),
     (
+        "driver",
+        "the receiver of its [spans](metrics.md#spans-of-opentelemetry) is down or silent",
+        "training continues; the end waits for it, five seconds at most",
+        "unit/driver/test_spans.py::test_the_end_does_not_wait_long_for_a_receiver_that_does_not_answer",
+    ),
+    (
         "any",
         "the wall clock jumps",
         "none: all times use the monotonic clock; certificates allow a day's difference between hosts",
@@ -281,6 +287,12 @@ FAULTS = [
         "dies, or hangs, while workers average their weights in rounds ([local SGD](local-sgd.md))",
         "the others train on without it, if the chief and `min_workers` are left",
         "cluster/local_sgd/test_lost_workers.py::test_a_killed_worker_is_left_out_and_nobody_is_restarted",
+    ),
+    (
+        "node",
+        "is an evaluator whose store fails",
+        "a warning, and it is tried again for a minute; then as of any node that raises",
+        "cluster/training/test_evaluator.py::test_a_store_that_fails_is_tried_again",
     ),
     (
         "node",
