@@ -78,15 +78,30 @@ def drilled(args, ctx):
 
 
 def noted(directory):
-    """Return the seconds of all workers by what they did or did again, and how many steps the chief has begun."""
+    """Return the seconds of all workers by what they did, and of the steps that were taken again."""
     seconds = Counter()
     for path in Path(directory).glob("notes-*"):
         events = [json.loads(line) for line in path.read_text().splitlines()]
         last_save = max((place for place, (what, _) in enumerate(events) if what == "save"), default=0)
         for place, ((what, begin), (_, end)) in enumerate(pairwise(events)):
             repeated = what == "step" and path.name.startswith("notes-0") and place > last_save
-            seconds["begun"] += what == "step" and path.name.endswith("-0")
             seconds["repeated" if repeated else what] += end - begin
+    return seconds
+
+
+def waited(directory):
+    """Return for how many seconds one worker has waited for the other, less the waits of that one, in each attempt.
+
+    Each sleeps when its step has begun, and waits in the step for the one that comes later: for the slow one, or after
+    a save for the chief.
+    """
+    seconds = 0.0
+    for attempt in range(2):
+        begun = []
+        for index, sleep in enumerate((_FAST_SECONDS, _SLOW_SECONDS)):
+            lines = Path(directory, f"notes-{attempt}-{index}").read_text().splitlines()
+            begun.append([time + sleep for what, time in map(json.loads, lines) if what == "step"])
+        seconds += abs(sum(other - own for own, other in zip(*begun, strict=False)))
     return seconds
 
 
@@ -109,6 +124,6 @@ def test_known_losses_are_within_two_points_of_what_the_trainings_own_clock_says
     expected["rest"] = 1 - sum(expected.values())
     print({cause: f"{told[cause]:.3f} ({expected[cause]:.3f})" for cause in told}, found)
     assert told == pytest.approx(expected, abs=_POINTS)
-    least = own["begun"] * (_SLOW_SECONDS - _FAST_SECONDS) / whole  # the chief also waits for what is traced, or killed
-    print(f"waiting for workers {waits:.3f}, at least {least:.3f}")
-    assert least - _POINTS < waits < least + 3 * _POINTS
+    told, expected = waits, waited(tmp_path) / whole
+    print(f"waiting for workers {told:.3f} ({expected:.3f})")
+    assert told == pytest.approx(expected, abs=_POINTS)
