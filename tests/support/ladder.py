@@ -4,7 +4,8 @@ The first rung (``make test``, the marker `quick`) holds the tests in ``tests/un
 ``tests/cluster`` those marked `smoke`, on the master `local`, but for what is marked `slow`. ``make test-hosts`` runs
 those in ``tests/hosts``, ``make test-kubernetes`` those in ``tests/kubernetes``, and ``make test-rest`` all others; of
 those marked `slow` CI runs a tenth with each commit (``TFOS_TEST_TURN``). Of ``make matrix-oldest`` it runs a tenth of
-the others (``TFOS_TEST_TURN_OF=all``).
+the others (``TFOS_TEST_TURN_OF=all``). ``TFOS_TEST_ORDER=7`` runs any rung in another order of files and of the tests
+in each; that of sessions stays.
 
 A Spark session takes up to 20 s to start, and its first node imports TensorFlow, which its fork server then keeps for
 all others; on `local` the first of Spark's Python workers does so too (``tests/support/spark_workers``). So the tests
@@ -15,6 +16,7 @@ all processes take equally long. Tests in ``tests/unit`` go wherever there is ti
 import faulthandler
 import json
 import os
+import random
 import re
 from collections import Counter, defaultdict
 from pathlib import Path
@@ -31,6 +33,7 @@ _UNKNOWN_SECONDS = 3.0  # of a test whose file is new
 _SESSION_SECONDS = {"local": 5.0, "local-cluster": 15.0, "standalone": 20.0}  # to start and to end
 _ABORT_SECONDS = 120.0  # beyond the time-out of a test: for its fixtures, among them a Spark session
 _PROCESS_BYTES = 8 << 30  # of a process of tests at its worst, with its sessions' JVMs and its nodes
+_QUICK_FOLDERS = ("unit", "spark")  # whose tests are quick by themselves
 _MARKS = [
     "masters(*names): run on these Spark masters only; by default on all three",
     "smoke: of tests/cluster, run by `make test` on the master `local`",
@@ -44,14 +47,33 @@ def share_in_turn(cells, share):
     return list(cells)[int(os.environ.get("TFOS_TEST_TURN", "0")) // _TURNS % share :: share]
 
 
+def shuffled(items, seed):
+    """Return tests with their files, and the tests of each file, in an order that `seed` draws."""
+    draw, files = random.Random(seed), defaultdict(list)
+    for item in items:
+        files[item.path].append(item)
+    for of in files.values():
+        draw.shuffle(of)
+    return [item for file in draw.sample(list(files), len(files)) for item in files[file]]
+
+
 class Ladder:
     """Marks the tests of the first rung, divides all among processes, and ends a process that hangs."""
 
     def __init__(self):
         self._stderr = os.dup(2)  # tests have another one
 
+    def pytest_ignore_collect(self, collection_path, config):
+        """Leave out files that have no test of the first rung, if that is all that is wanted: they need not be read."""
+        if config.option.markexpr != "quick" or collection_path.suffix != ".py":
+            return None
+        above = collection_path.relative_to(TESTS).parts[0] not in _QUICK_FOLDERS
+        return True if above and "mark.smoke" not in collection_path.read_text() else None
+
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, config, items):
+        if seed := os.environ.get("TFOS_TEST_ORDER"):
+            items[:] = shuffled(items, seed)
         for item in items:
             if _is_quick(item):
                 item.add_marker(pytest.mark.quick)
@@ -221,7 +243,7 @@ def _chunk(name):
 def _is_quick(item):
     if item.get_closest_marker("slow"):
         return False
-    if Path(item.path).relative_to(TESTS).parts[0] in ("unit", "spark"):
+    if Path(item.path).relative_to(TESTS).parts[0] in _QUICK_FOLDERS:
         return True
     master = item.callspec.params.get("spark", "local") if hasattr(item, "callspec") else "local"
     return master == "local" and item.get_closest_marker("smoke") is not None

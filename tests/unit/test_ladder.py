@@ -1,6 +1,7 @@
 """How tests are divided among processes."""
 
 import doctest
+from types import SimpleNamespace
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -36,3 +37,14 @@ def test_tests_of_a_file_that_build_on_each_other_stay_in_one_process():
     for file in "abcd":
         assert len({groups[name] for name in names if f"test_{file}.py" in name}) == 1
     assert len(set(groups.values())) == 4
+
+
+def test_a_seed_draws_an_order_of_files_and_of_their_tests():
+    items = [SimpleNamespace(path=file, name=name) for file in "abcdef" for name in range(6)]
+    orders = [[(item.path, item.name) for item in ladder.shuffled(items, seed)] for seed in ("1", "1", "2")]
+    assert orders[0] == orders[1] != orders[2]
+    for order in orders:
+        assert sorted(order) == [(item.path, item.name) for item in items]
+        files = [file for file, _ in order][::6]
+        assert sorted(files) == list("abcdef") != files
+        assert [file for file, _ in order] == [file for file in files for _ in range(6)]

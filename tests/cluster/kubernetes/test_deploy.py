@@ -4,7 +4,6 @@ import json
 import re
 import shlex
 
-import jsonschema
 import pytest
 import yaml
 
@@ -14,6 +13,14 @@ from tests.support.paths import ROOT, SUPPORT
 DEPLOY = ROOT / "deploy"
 SCHEMA = SUPPORT / "kubernetes/spark_application.schema.json"
 APACHES_SCHEMA = SUPPORT / "kubernetes/apache_spark_application.schema.json"
+
+
+@pytest.fixture
+def jsonschema():
+    """The library, which takes a second to import."""
+    import jsonschema
+
+    return jsonschema
 
 
 def documents(name):
@@ -42,7 +49,7 @@ def test_the_check_finds_mistakes(kubernetes, tmp_path, written, instead, proble
 
 
 @pytest.mark.smoke
-def test_the_application_is_one_for_the_operator():
+def test_the_application_is_one_for_the_operator(jsonschema):
     (application,) = documents("spark-application.yaml")
     validator = jsonschema.Draft202012Validator(json.loads(SCHEMA.read_text()))
     validator.validate(application)
@@ -52,7 +59,7 @@ def test_the_application_is_one_for_the_operator():
 
 
 @pytest.mark.smoke
-def test_so_is_that_for_apaches_own_which_says_the_same():
+def test_so_is_that_for_apaches_own_which_says_the_same(jsonschema):
     (application,), (other,) = documents("spark-application-apache.yaml"), documents("spark-application.yaml")
     validator = jsonschema.Draft202012Validator(json.loads(APACHES_SCHEMA.read_text()))
     validator.validate(application)
