@@ -24,9 +24,9 @@ dev: $(STAMP)
 test: $(STAMP)
 	$(BIN)/python -m pytest -m quick -n auto $(ARGS)
 
-# All other tests, but those on several hosts; of the table of Keras every fourth cell of the column that matters most.
+# All other tests, but those on several hosts; of the table of Keras every eighth cell of the column that matters most.
 test-rest: export TFOS_TEST_TABLE ?= MultiWorkerMirrored
-test-rest: export TFOS_TEST_TABLE_SHARE ?= 4
+test-rest: export TFOS_TEST_TABLE_SHARE ?= 8
 test-rest: $(STAMP)
 	$(BIN)/python -m pytest -m 'not quick' -n auto --ignore=tests/hosts --ignore=tests/gpu --ignore=tests/kubernetes $(ARGS)
 
@@ -51,7 +51,7 @@ test-gpu:
 
 # Every test, in one run.
 test-all: export TFOS_TEST_TABLE ?= MultiWorkerMirrored
-test-all: export TFOS_TEST_TABLE_SHARE ?= 4
+test-all: export TFOS_TEST_TABLE_SHARE ?= 8
 test-all: $(STAMP)
 	$(BIN)/python -m pytest -n auto --ignore=tests/gpu --ignore=tests/kubernetes $(ARGS)
 

@@ -29,9 +29,10 @@ os.environ["TFOS_TEST_RUN"] = uuid.uuid4().hex  # inherited by all that this run
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
 
 # What nohup and a shell's background ignore would be ignored by the processes that tests send it to.
-for _number in (signal.SIGHUP, signal.SIGQUIT):
+_DEFAULT = {signal.SIGHUP: signal.SIG_DFL, signal.SIGQUIT: signal.SIG_DFL, signal.SIGINT: signal.default_int_handler}
+for _number, _handler in _DEFAULT.items():
     if signal.getsignal(_number) == signal.SIG_IGN:
-        signal.signal(_number, signal.SIG_DFL)
+        signal.signal(_number, _handler)
 
 MASTERS = ["local", "local-cluster", "standalone"]
 S3_KEYS = {"fs.s3a.access.key": "one", "fs.s3a.secret.key": "two", "fs.s3a.path.style.access": "true"}

@@ -9,8 +9,8 @@ in each; that of sessions stays.
 
 A Spark session takes up to 20 s to start, and its first node imports TensorFlow, which its fork server then keeps for
 all others; on `local` the first of Spark's Python workers does so too (``tests/support/spark_workers``). So the tests
-of a master stay in one process, one file after another. Those on `local`, which are most, are divided by files so that
-all processes take equally long. Tests in ``tests/unit`` go wherever there is time.
+of a master stay in one process, one file after another. Those on `local`, which are most, go to as few processes as end
+no later for it, divided by files. Tests in ``tests/unit`` go wherever there is time.
 """
 
 import faulthandler
@@ -30,10 +30,12 @@ from tests.support.paths import TESTS
 DURATIONS = TESTS / "durations.json"  # seconds by test, written by `make test-durations`
 _TURNS = 10  # after which CI has run every test
 _UNKNOWN_SECONDS = 3.0  # of a test whose file is new
-_SESSION_SECONDS = {"local": 5.0, "local-cluster": 15.0, "standalone": 20.0}  # to start and to end
+_UNIT_SECONDS = 0.08  # of a test in tests/unit, on average
+_SESSION_SECONDS = {"local": 15.0, "local-cluster": 15.0, "standalone": 20.0}  # to start and to end
 _ABORT_SECONDS = 120.0  # beyond the time-out of a test: for its fixtures, among them a Spark session
 _PROCESS_BYTES = 8 << 30  # of a process of tests at its worst, with its sessions' JVMs and its nodes
 _QUICK_FOLDERS = ("unit", "spark")  # whose tests are quick by themselves
+_QUICK_PROCESS_BYTES = 6 << 30  # of one of the first rung
 _MARKS = [
     "masters(*names): run on these Spark masters only; by default on all three",
     "smoke: of tests/cluster, run by `make test` on the master `local`",
@@ -86,10 +88,14 @@ class Ladder:
             items[:] = [item for item in items if item.nodeid not in others]
 
     @pytest.hookimpl(optionalhook=True)
-    def pytest_xdist_auto_num_workers(self):
-        """Return how many processes run the tests: as many as there are cores and memory for, and two at least."""
-        by_memory = psutil.virtual_memory().total // _PROCESS_BYTES
-        return max(2, min(len(os.sched_getaffinity(0)), by_memory))
+    def pytest_xdist_auto_num_workers(self, config):
+        """Return how many processes run the tests: as many as there are cores and memory for, and two at least.
+
+        In the first rung it is one more: many of its tests wait for seconds to pass.
+        """
+        quick = config.option.markexpr == "quick"
+        by_memory = psutil.virtual_memory().total // (_QUICK_PROCESS_BYTES if quick else _PROCESS_BYTES)
+        return max(2, min(len(os.sched_getaffinity(0)) + quick, by_memory))
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_make_scheduler(self, config, log):
@@ -196,10 +202,12 @@ def groups_of(names, processes):
     for master, file in [chunk for chunk in chunks if chunk[0] == "local"]:
         chunks[master, file] += chunks.pop(("", file), [])  # a file's tests without a session stay beside the others
     lengths = {chunk: sum(known[name] for name in of) for chunk, of in chunks.items()}
-    return {name: f"group {process}" for chunk, process in divide(lengths, processes).items() for name in chunks[chunk]}
+    beside = _UNIT_SECONDS * (len(names) - sum(map(len, chunks.values())))
+    found = divide(lengths, processes, beside)
+    return {name: f"group {process}" for chunk, process in found.items() for name in chunks[chunk]}
 
 
-def divide(lengths, processes):
+def divide(lengths, processes, beside=0.0):
     """Divide chunks of tests among processes.
 
     Parameters
@@ -208,25 +216,34 @@ def divide(lengths, processes):
         The seconds of each chunk, by the master of its session (empty for none) and a name.
     processes : int
         How many there are.
+    beside : float
+        The seconds of other tests, which go wherever there is time.
 
     Returns
     -------
     dict of (str, str) to int
-        The process of each chunk. The longest chunks are assigned first, each to the process with the least to do.
+        The process of each chunk. The longest chunks are assigned first, each to a process with a session on its
+        master if that has not more than its share by it, or else to the one with the least to do.
 
     Examples
     --------
-    >>> divide({("local", "a"): 60, ("local", "b"): 30, ("standalone", ""): 20}, 2)
+    >>> divide({("local", "a"): 60, ("local", "b"): 20, ("standalone", ""): 20}, 2)
     {('local', 'a'): 0, ('standalone', ''): 1, ('local', 'b'): 1}
+    >>> divide({("local", "a"): 60, ("local", "b"): 30}, 2, beside=120)
+    {('local', 'a'): 0, ('local', 'b'): 0}
     """
     sessions = {chunk: _SESSION_SECONDS.get(chunk[0], 0.0) for chunk in lengths}
+    of_masters = {chunk[0]: seconds for chunk, seconds in sessions.items()}
+    share = (sum(lengths.values()) + sum(of_masters.values()) + beside) / processes
     total, masters, found = [0.0] * processes, [set() for _ in range(processes)], {}
     for chunk in sorted(lengths, key=lambda chunk: (-lengths[chunk] - sessions[chunk], chunk)):
         ends = [
             total[each] + lengths[chunk] + (0.0 if chunk[0] in masters[each] else sessions[chunk])
             for each in range(processes)
         ]
-        process = ends.index(min(ends))
+        with_session = [each for each in range(processes) if sessions[chunk] and chunk[0] in masters[each]]
+        there = [each for each in with_session if ends[each] <= share]
+        process = min(there or range(processes), key=ends.__getitem__)
         total[process] = ends[process]
         masters[process].add(chunk[0])
         found[chunk] = process

@@ -118,16 +118,21 @@ def _used():
             yield name, f"{module.removeprefix('tensorflowonspark.')}:{line}"
 
 
+@cache
+def _nodes(tree):
+    return list(ast.walk(tree))  # which takes a second for all of the source, and is wanted a dozen times
+
+
 def _modules_in(tree):
     """Yield each name of a private module in a syntax tree, and its line; the module where no name is taken from it."""
     aliases = {}
-    for node in ast.walk(tree):
+    for node in _nodes(tree):
         if isinstance(node, ast.ImportFrom) and _is_of_private_package(node.module or ""):
             aliases |= {each.asname or each.name: (f"{node.module}.{each.name}", node.lineno) for each in node.names}
         elif isinstance(node, ast.Import):
             yield from ((each.name, node.lineno) for each in node.names if _is_of_private_package(each.name))
     taken = set()
-    for node in ast.walk(tree):
+    for node in _nodes(tree):
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in aliases:
             name, _ = aliases[node.value.id]
             if not name.rpartition(".")[2][0].isupper():  # no class
@@ -139,7 +144,7 @@ def _modules_in(tree):
 
 def _attributes_in(tree):
     """Yield each attribute in a syntax tree, or in its strings, that begins with one underscore, and its line."""
-    for node in ast.walk(tree):
+    for node in _nodes(tree):
         if isinstance(node, ast.Attribute) and _has_underscore(node.attr):
             yield node.attr, node.lineno
     for text, line in _strings_in(tree):
@@ -150,9 +155,9 @@ def _attributes_in(tree):
 
 def _strings_in(tree):
     """Yield each string in a syntax tree that is no docstring, and its line; an f-string as it is written."""
-    parts = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
-    alone = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    for node in ast.walk(tree):
+    parts = {id(part) for node in _nodes(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
+    alone = {id(node.value) for node in _nodes(tree) if isinstance(node, ast.Expr)}
+    for node in _nodes(tree):
         if isinstance(node, ast.JoinedStr):
             yield ast.unparse(node)[2:-1], node.lineno
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in parts | alone:
@@ -161,7 +166,7 @@ def _strings_in(tree):
 
 def _definitions(tree):
     """Yield the names of functions, classes, variables and own attributes that a syntax tree defines."""
-    for node in ast.walk(tree):
+    for node in _nodes(tree):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             yield node.name
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
@@ -176,7 +181,7 @@ def _is_own(owner):
 
 def _imports(tree):
     """Yield the modules that a syntax tree imports, and what may be one."""
-    for node in ast.walk(tree):
+    for node in _nodes(tree):
         if isinstance(node, ast.Import):
             yield from (each.name for each in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:

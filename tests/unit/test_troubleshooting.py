@@ -49,10 +49,16 @@ def _text(node):
 
 
 @cache
+def _modules():
+    """Return the nodes of the syntax tree of each module of the package, by its name."""
+    modules = sorted((ROOT / "src" / "tensorflowonspark").rglob("*.py"))
+    return [(module.name, list(ast.walk(ast.parse(module.read_text())))) for module in modules]
+
+
+@cache
 def _source():
     """Return all strings of the package, one a line."""
-    modules = sorted((ROOT / "src" / "tensorflowonspark").rglob("*.py"))
-    strings = [_text(node) for module in modules for node in ast.walk(ast.parse(module.read_text()))]
+    strings = [_text(node) for _, nodes in _modules() for node in nodes]
     # Places of logging's and of str.format are holes, too.
     return "\n".join(re.sub(r"%[sdg]|\{\w*\}", _HOLE, string) for string in strings if " " in string)
 
@@ -72,11 +78,10 @@ def test_the_fixed_words_of_each_message_are_in_the_source(name):
 def test_no_message_names_a_page_that_an_installation_does_not_have():
     """The pages are in the repository; docstrings, which are read there too, may name them."""
     found = []
-    for module in sorted((ROOT / "src" / "tensorflowonspark").rglob("*.py")):
-        tree = ast.parse(module.read_text())
+    for name, nodes in _modules():
         kinds = (ast.Module, ast.ClassDef, ast.FunctionDef)
-        docstrings = {id(node.body[0].value) for node in ast.walk(tree) if isinstance(node, kinds) and node.body
+        docstrings = {id(node.body[0].value) for node in nodes if isinstance(node, kinds) and node.body
                       and isinstance(node.body[0], ast.Expr)}  # fmt: skip
-        texts = [node for node in ast.walk(tree) if isinstance(node, ast.Constant) and id(node) not in docstrings]
-        found += [f"{module.name}:{node.lineno}" for node in texts if re.search(r"docs/\S+\.md", str(node.value))]
+        texts = [node for node in nodes if isinstance(node, ast.Constant) and id(node) not in docstrings]
+        found += [f"{name}:{node.lineno}" for node in texts if re.search(r"docs/\S+\.md", str(node.value))]
     assert not found

@@ -45,7 +45,7 @@ def standalone(tmp_path_factory):
         yield url
 
 
-@pytest.fixture(params=["local", "standalone"])
+@pytest.fixture(params=["local", pytest.param("standalone", marks=pytest.mark.slow)])
 def master(request):
     """Options of ``tfos run``: on this machine by default, or a standalone cluster of two executors."""
     if request.param == "local":
@@ -117,7 +117,7 @@ time.sleep(600)
         pytest.param("local", signal.SIGINT, marks=pytest.mark.slow),
         pytest.param("local", signal.SIGHUP, marks=pytest.mark.slow),
         pytest.param("local", signal.SIGQUIT, marks=pytest.mark.slow),
-        ("standalone", signal.SIGTERM),
+        pytest.param("standalone", signal.SIGTERM, marks=pytest.mark.slow),
     ],
     indirect=["master"],
 )

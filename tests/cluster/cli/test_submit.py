@@ -1,4 +1,4 @@
-"""``tfos submit``: a program of Spark ML that makes its own session, by the real spark-submit."""
+"""``tfos submit``: programs that make their own session, by the real spark-submit."""
 
 import os
 import sys
@@ -13,6 +13,7 @@ import sys
 
 from pyspark.sql import SparkSession
 
+import tensorflowonspark as tfos
 from tensorflowonspark.ml import KerasEstimator
 
 
@@ -22,23 +23,33 @@ def build():
     return keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
 
 
+def fit():
+    frame = spark.createDataFrame([([float(each)], 2.0 * each) for each in range(16)], "x array<float>, y float")
+    estimator = KerasEstimator(build, featuresCol="x", labelCol="y", numWorkers=1, epochs=1, batchSize=8)
+    return estimator.setOptimizer("sgd").setLoss("mse").fit(frame).transform(frame).count()
+
+
+def run():
+    return tfos.run(spark, lambda args, ctx: 16)["worker:0"]
+
+
 spark = SparkSession.builder.config("spark.ui.enabled", "false").getOrCreate()
-frame = spark.createDataFrame([([float(each)], 2.0 * each) for each in range(16)], "x array<float>, y float")
-estimator = KerasEstimator(build, featuresCol="x", labelCol="y", numWorkers=1, epochs=1, batchSize=8)
-model = estimator.setOptimizer("sgd").setLoss("mse").fit(frame)
-print("predicted", model.transform(frame).count(), "of", spark.sparkContext.appName, sys.argv[1:], flush=True)
+print("got", globals()[sys.argv[2]](), "of", spark.sparkContext.appName, sys.argv[1:], flush=True)
 spark.stop()
 sys.exit(int(sys.argv[1]))
 """
 
 
-@pytest.mark.smoke
 @pytest.mark.timeout(150)
-def test_a_program_that_fits_an_estimator(tmp_path):
+@pytest.mark.parametrize(
+    "work", [pytest.param("run", marks=pytest.mark.smoke), pytest.param("fit", marks=pytest.mark.slow)]
+)
+def test_a_program_that_makes_its_own_session(tmp_path, work):
     (tmp_path / "job.py").write_text(JOB)
     environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{os.environ.get('PYTHONPATH', '')}"}
     environment["PYSPARK_PYTHON"] = sys.executable
-    process = start_tfos("submit", "--master", "local[2]", "job.py", "7", "--x y", cwd=tmp_path, env=environment)
+    command = ["submit", "--master", "local[2]", "job.py", "7", work, "--x y"]
+    process = start_tfos(*command, cwd=tmp_path, env=environment)
     output = output_of(process, 140)
-    assert "predicted 16 of job.py ['7', '--x y']" in output.splitlines(), output
+    assert f"got 16 of job.py ['7', '{work}', '--x y']" in output.splitlines(), output
     assert process.returncode == 7  # the program's own

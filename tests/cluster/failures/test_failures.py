@@ -74,6 +74,7 @@ def test_a_node_that_is_killed(spark, hold):
         raise error
 
 
+@pytest.mark.slow
 @pytest.mark.masters("local-cluster", "standalone")  # in local mode it is the driver's JVM: test_the_driver_dies
 def test_an_executor_that_dies(spark):
     with pytest.raises(tfos.NodeError), tfos.Cluster(spark, sleep, num_workers=2) as cluster:

@@ -64,6 +64,7 @@ def test_a_cluster_without_tensorflow_starts_no_fork_server(spark, cold):
     assert not fork_servers()
 
 
+@pytest.mark.slow
 @pytest.mark.masters("local")
 def test_on_a_host_with_few_processors_the_first_cluster_imports_tensorflow_once(spark, cold):
     crowded = len(os.sched_getaffinity(0)) <= 2
@@ -134,6 +135,7 @@ def test_a_fork_server_that_is_killed_does_not_disturb_a_training(spark, warm):
         assert np.isfinite(result["loss"]).all()
 
 
+@pytest.mark.slow
 @pytest.mark.masters("local")
 def test_a_node_whose_fork_server_died_first_is_still_missed(spark, warm):
     with pytest.raises(tfos.NodeError) as caught, tfos.Cluster(spark, import_and_sleep) as cluster:

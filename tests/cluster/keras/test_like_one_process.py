@@ -224,6 +224,7 @@ def two_workers_and_one_process(spark, essential):
     assert_same(results["worker:0"], outcomes(Share(0, 1), essential), "two workers and one process")
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.masters("local")
 def test_what_keras_can_not_do_by_itself(spark):

@@ -85,6 +85,7 @@ def test_local_sgd_with_jax(spark):
     assert [each["rounds"] for each in results.values()] == [5, 5]
 
 
+@pytest.mark.slow
 def test_a_killed_worker_that_is_started_again_alone_joins_the_others(spark):
     args = {"callback": "DiLoCo", "options": {"every": 5}, "kill": 7, "epochs": 20, "pause": 0.2}
     results = train(spark, args, (90, 90, 90), restarts=tfos.RestartPolicy(scope="node"))

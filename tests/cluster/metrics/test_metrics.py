@@ -203,6 +203,7 @@ def killed_in_its_midst(args, ctx):
     model.fit(rows, validation_data=validation, verbose=0, callbacks=[checkpoint.callback(every=30), Killer()])
 
 
+@pytest.mark.slow
 @pytest.mark.masters("local")
 def test_goodput_says_what_became_of_the_time_of_a_training_that_was_started_again(spark, tmp_path, caplog):
     caplog.set_level(logging.INFO, "tensorflowonspark.nodes")

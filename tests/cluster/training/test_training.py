@@ -36,13 +36,15 @@ def train_on_partitions(spark, sizes, rebalance):
     assert {result["steps"] for result in results.values()} == {2 * -(-max(sizes) // 8)}
 
 
-@pytest.mark.parametrize("rebalance", [pytest.param(True, marks=pytest.mark.smoke), False])
+@pytest.mark.parametrize(
+    "rebalance", [pytest.param(True, marks=pytest.mark.smoke), pytest.param(False, marks=pytest.mark.slow)]
+)
 def test_a_worker_with_ten_times_the_rows_of_the_other(spark, rebalance):
     train_on_partitions(spark, [100, 11], rebalance)
 
 
 @pytest.mark.masters("local")
-@pytest.mark.parametrize("rebalance", [True, False])
+@pytest.mark.parametrize("rebalance", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_worker_whose_partition_is_empty(spark, rebalance):
     train_on_partitions(spark, [40, 0], rebalance)
 

@@ -165,6 +165,7 @@ def test_what_keras_takes_by_batches_is_that_of_the_batches_without_padding(kera
     assert_same([by_batches(dataset)], [expected])
 
 
+@pytest.mark.slow
 def test_data_without_weights_is_keras_s_own_matter(keras, install):
     dataset = labelled(padded(6), "one").map(lambda x, y, w: (x, y))
     expected = shown(model_of(keras), dataset)
@@ -172,6 +173,7 @@ def test_data_without_weights_is_keras_s_own_matter(keras, install):
     assert shown(model_of(keras), dataset) == expected
 
 
+@pytest.mark.slow
 def test_what_is_learned_stays_as_it_was(keras, install):
     def learned():
         model = model_of(keras, "list", rate=0.1)

@@ -15,7 +15,7 @@ from tests.support.tfrecord_shapes import REFUSED, SHAPES
 
 SIZE = 6_000_000
 MOST = {"names": 45}  # times the record's bytes; of others 26
-QUICK = {"unknown fields of a record"}
+QUICK = {"short strings"}
 READ = """
 import json, re, sys
 from tests.support.tfrecord_files import read_rows
