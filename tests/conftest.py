@@ -54,6 +54,9 @@ def pytest_generate_tests(metafunc):
         metafunc.parametrize("spark", masters, indirect=True, scope="session")
 
 
+pytest_xdist_auto_num_workers = ladder.pytest_xdist_auto_num_workers  # is called before plugins are registered
+
+
 def pytest_addoption(parser):
     parser.addoption("--write-keras-table", action="store_true", help="write docs/keras.md from what the cells give")
     parser.addoption("--write-durations", action="store_true", help="write tests/durations.json")

@@ -88,16 +88,6 @@ class Ladder:
             items[:] = [item for item in items if item.nodeid not in others]
 
     @pytest.hookimpl(optionalhook=True)
-    def pytest_xdist_auto_num_workers(self, config):
-        """Return how many processes run the tests: as many as there are cores and memory for, and two at least.
-
-        In the first rung it is one more: many of its tests wait for seconds to pass.
-        """
-        quick = config.option.markexpr == "quick"
-        by_memory = psutil.virtual_memory().total // (_QUICK_PROCESS_BYTES if quick else _PROCESS_BYTES)
-        return max(2, min(len(os.sched_getaffinity(0)) + quick, by_memory))
-
-    @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_make_scheduler(self, config, log):
         from xdist.scheduler import LoadScopeScheduling
 
@@ -158,6 +148,17 @@ class Durations:
         known |= {name: round(of, 1) for name, of in self._seconds.items() if not name.startswith("unit/")}
         kept = {name: known[name] for name in sorted(known) if (TESTS / name.partition("::")[0]).exists()}
         DURATIONS.write_text(json.dumps(kept, indent=0) + "\n")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config):
+    """Return how many processes run the tests: as many as there are cores and memory for, and two at least.
+
+    In the first rung it is one more: many of its tests wait for seconds to pass.
+    """
+    quick = config.option.markexpr == "quick"
+    by_memory = psutil.virtual_memory().total // (_QUICK_PROCESS_BYTES if quick else _PROCESS_BYTES)
+    return max(2, min(len(os.sched_getaffinity(0)) + quick, by_memory))
 
 
 def configure(config):
