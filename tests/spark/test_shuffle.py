@@ -67,7 +67,7 @@ def test_an_unknown_shuffle_is_refused():
         FeedSettings(global_shuffle="local")
 
 
-@pytest.mark.parametrize("tasks", [2, 3, 5])
+@pytest.mark.parametrize("tasks", [3, pytest.param(2, marks=pytest.mark.slow), pytest.param(5, marks=pytest.mark.slow)])
 def test_a_rows_place_says_which_task_it_is_dealt_to_and_where_it_comes(spark, sorted_rows, tasks):
     """The same whenever Spark computes the rows, and the places do not depend on the number of tasks."""
 

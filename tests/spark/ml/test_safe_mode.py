@@ -89,7 +89,8 @@ def in_thread(_spark, load, place):
         return pool.submit(told, load, place).result()
 
 
-CONTEXTS = [in_driver, in_thread, in_sql, in_rdd, in_foreach_partition]
+OTHERS = [pytest.param(each, marks=pytest.mark.slow) for each in (in_rdd, in_foreach_partition)]
+CONTEXTS = [in_driver, in_thread, in_sql, *OTHERS]
 
 
 @pytest.mark.parametrize("context", CONTEXTS)
