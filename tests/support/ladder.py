@@ -14,6 +14,7 @@ no later for it, divided by files. Tests in ``tests/unit`` go wherever there is 
 """
 
 import faulthandler
+import gc
 import json
 import os
 import random
@@ -86,6 +87,10 @@ class Ladder:
             others = set(taking_turns) - turns_of(taking_turns)[int(turn) % _TURNS]
             config.hook.pytest_deselected(items=[item for item in items if item.nodeid in others])
             items[:] = [item for item in items if item.nodeid not in others]
+
+    def pytest_collection_finish(self):
+        """Have the collector of garbage leave out what is there: each search of it would take a second."""
+        gc.freeze()
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_make_scheduler(self, config, log):

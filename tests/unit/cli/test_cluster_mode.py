@@ -83,7 +83,9 @@ def test_who_stages_on_an_object_store_is_told_what_that_means(command, monkeypa
 
 
 @pytest.mark.timeout(60)
-@pytest.mark.parametrize("seconds", [0.0, 0.3], ids=["at once", "a moment later"])
+@pytest.mark.parametrize(
+    "seconds", [pytest.param(0.0, id="at once"), pytest.param(0.3, id="a moment later", marks=pytest.mark.slow)]
+)
 def test_two_signals_leave_no_application(command, tmp_path, seconds):
     """As of a terminal that is closed: the kernel and the shell send one each."""
     process = subprocess.Popen(

@@ -54,7 +54,7 @@ def test_what_nodes_send_is_no_markup():
 
 def test_a_large_report_is_bounded():
     training = PlayedTraining(300, slow=299)
-    training.play(200)
+    training.play(140)
     for node in training.nodes:
         training.store.take_lines(node, ["x" * 10_000] * 60)
     page = report_html(training.store)

@@ -83,7 +83,7 @@ events = st.tuples(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.integers(1, 4), st.lists(events, max_size=300), st.integers(1, 6))
 def test_no_worker_waits_for_one_that_has_gone_further(count, drawn, late):
     """However late its program wakes: after so many messages."""

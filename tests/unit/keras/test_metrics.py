@@ -99,7 +99,7 @@ def test_real_rows_are_taken_from_labels_of_all_kinds():
 
 @pytest.mark.parametrize("keras", ["keras", pytest.param("tf_keras", marks=pytest.mark.slow)], indirect=True)
 @pytest.mark.parametrize(
-    "outputs", ["dict", pytest.param("one", marks=pytest.mark.slow), pytest.param("list", marks=pytest.mark.slow)]
+    "outputs", ["one", pytest.param("dict", marks=pytest.mark.slow), pytest.param("list", marks=pytest.mark.slow)]
 )
 def test_padding_is_in_no_value(keras, install, outputs):
     """Six steps for ten rows: one batch is full, one has half of its rows, and three have none."""

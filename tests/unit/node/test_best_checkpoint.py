@@ -128,7 +128,14 @@ def test_a_metric_that_is_not_there_is_refused_by_name(directory, caplog):
 
 @pytest.mark.parametrize(
     ("metric", "expected"),
-    [("loss", "min"), ("val_loss", "min"), ("val_accuracy", "max"), ("auc", "max"), ("mae", "min")],
+    [
+        ("val_loss", "min"),
+        ("auc", "max"),
+        *(
+            pytest.param(*each, marks=pytest.mark.slow)
+            for each in (("loss", "min"), ("val_accuracy", "max"), ("mae", "min"))
+        ),
+    ],
 )
 def test_less_or_more_is_better_by_the_rule_of_keras(metric, expected):
     import keras

@@ -115,7 +115,7 @@ def found(function, records, columns):
             bad.update(error.reasons)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=50)
 @given(files())
 def test_the_same_as_message_by_message(file):
     messages, columns = file
