@@ -13,7 +13,6 @@ from tests.support.own_steps.judging import judge
 
 programs.load()
 SHARE = int(os.environ.get("TFOS_TEST_TABLE_SHARE", "1"))  # of how many programs one is run
-SMOKE = "clip_by_norm"
 
 
 class SparkClusters:
@@ -69,10 +68,3 @@ def test_steps_of_ones_own_learn_what_one_process_learns(spark, tmp_path, record
     chosen = share_in_turn(programs.chosen(backend), SHARE)
     found = verdicts(spark, tmp_path, backend, workers, shape, chosen)
     check(found, record_property)
-
-
-@pytest.mark.smoke
-@pytest.mark.timeout(240)
-@pytest.mark.masters("local")
-def test_a_step_of_ones_own(spark, tmp_path, record_property):
-    check(verdicts(spark, tmp_path, programs.TENSORFLOW, 2, "odd", [SMOKE]), record_property)

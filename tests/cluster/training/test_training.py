@@ -36,9 +36,8 @@ def train_on_partitions(spark, sizes, rebalance):
     assert {result["steps"] for result in results.values()} == {2 * -(-max(sizes) // 8)}
 
 
-@pytest.mark.parametrize(
-    "rebalance", [pytest.param(True, marks=pytest.mark.smoke), pytest.param(False, marks=pytest.mark.slow)]
-)
+@pytest.mark.masters("local-cluster", "standalone")
+@pytest.mark.parametrize("rebalance", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_worker_with_ten_times_the_rows_of_the_other(spark, rebalance):
     train_on_partitions(spark, [100, 11], rebalance)
 

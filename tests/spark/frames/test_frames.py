@@ -108,6 +108,7 @@ def test_keras_models(spark, verb):
     assert by_id(mapped, "total", "pair")[2] == (8.0, [8.0, 8.0])
 
 
+@pytest.mark.slow
 def test_trimmed_blocks_give_any_number_of_rows(spark):
     function = tf.function(
         lambda x: {"least": tf.reduce_min(x, keepdims=True), "most": tf.reduce_max(x, keepdims=True)}
@@ -125,12 +126,14 @@ def test_ragged_rows(spark, decorate):
     assert by_id(mapped, "n", "twice") == [(1, [1.0, 1.0]), (3, [1.0, 2.0, 3.0, 1.0, 2.0, 3.0]), (0, [])]
 
 
+@pytest.mark.slow
 def test_rows_of_nested_arrays_are_ragged_tensors(spark):
     flat = tf.function(lambda b: {"flat": b.flat_values, "sums": tf.reduce_sum(b, axis=-1)})
     mapped = frames.map_rows(flat, ragged(spark))
     assert by_id(mapped, "flat", "sums") == [([1, 2, 3], [1, 5]), ([4], [4]), ([5], [0, 5])]
 
 
+@pytest.mark.slow
 def test_parameters_can_have_other_names(spark):
     mapped = frames.map_blocks(lambda a, b: {"product": a * b}, numbers(spark, 4), feed_dict={"a": "id", "b": "x"})
     assert by_id(mapped, "product") == [(0.0,), (1.0,), (4.0,), (9.0,)]
@@ -164,6 +167,7 @@ def test_reductions(spark, rows, decorate):
         assert found["x"] == total
 
 
+@pytest.mark.slow
 def test_reduction_of_one_column_is_its_value(spark):
     assert frames.reduce_blocks(lambda x_input: np.max(x_input), numbers(spark)) == 99.0
     assert frames.reduce_rows(tf.function(lambda id_1, id_2: tf.maximum(id_1, id_2)), numbers(spark)) == 99

@@ -80,6 +80,7 @@ def test_batches_change_nothing(spark, size):
     assert predictions(stage.transform(pairs(spark, 101, 3))) == [[2.0 * number, 2.0] for number in range(101)]
 
 
+@pytest.mark.slow
 def test_logits_of_two_classes_and_of_more(spark):
     import keras
 
@@ -110,6 +111,7 @@ def spoilt(spark):
     return spark.createDataFrame(list(enumerate(rows)), "id long, features array<float>").coalesce(1)
 
 
+@pytest.mark.slow
 def test_vectors_in_a_file_that_spark_reads_in_columnar_batches(spark, tmp_path):
     """Spark 4.2 and 4.3 give such batches to a Python function, and fail to convert the vectors beside it."""
     pairs(spark).withColumn("features", array_to_vector("features")).write.parquet(str(tmp_path / "rows"))

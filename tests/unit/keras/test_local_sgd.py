@@ -106,6 +106,7 @@ def test_all_weights_take_part_but_integers(others, rows):
     assert others.settings.half
 
 
+@pytest.mark.slow
 def test_local_sgd_on_one_worker_changes_nothing(rows):
     weights = []
     for callbacks in ([], [LocalSGD(every=2)]):
