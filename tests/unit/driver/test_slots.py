@@ -73,7 +73,11 @@ class Summaries(list):
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    """A second is a sixtieth of one."""
+    """A second is a sixtieth of one, and passes only where somebody sleeps."""
+    passed = [0.0]
+    played = SimpleNamespace(monotonic=lambda: sum(passed), sleep=passed.append)
+    for module in (resources, sys.modules[__name__]):
+        monkeypatch.setattr(module, "time", played)
     for name in ("_SETTLING_SECONDS", "_MORE_SECONDS", "_CHECK_SECONDS", "_FIRST_REPORT_SECONDS", "_REPORT_SECONDS"):
         monkeypatch.setattr(resources, name, getattr(resources, name) / 60)
 
