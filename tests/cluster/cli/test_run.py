@@ -155,6 +155,7 @@ def output_after(tmp_path, script, act, **options):
     return process.returncode, output, log.read_text()
 
 
+@pytest.mark.slow
 def test_a_signal_for_the_whole_process_group(script, tmp_path):
     """As a scheduler sends it, or a terminal that is closed: the driver's JVM does not get it before the nodes end."""
     path = script(WAITING.format(seconds=0.5))

@@ -147,6 +147,7 @@ def test_a_node_whose_fork_server_died_first_is_still_missed(spark, warm):
     assert caught.value.reason == "its process ended after its fork server, which would have received its exit code"
 
 
+@pytest.mark.slow
 @pytest.mark.masters("local")
 def test_a_fork_server_that_is_stopped(spark, warm):
     with pytest.raises(tfos.NodeError) as caught, tfos.Cluster(spark, import_and_sleep) as cluster:

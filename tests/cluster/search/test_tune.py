@@ -67,6 +67,7 @@ def test_trainings_of_a_cross_validator_wait_for_each_other(spark, rows):
     assert found.bestModel.transform(rows).where("prediction = label").count() == rows.count()
 
 
+@pytest.mark.slow
 def test_clusters_that_hold_all_slots_wait_longer_than_a_start_may_take(spark):
     """Before there was a queue, Spark kept the second one waiting, and its start failed."""
     from threading import Thread

@@ -133,6 +133,7 @@ def log_something(args, ctx):
     return list(ctx.feeds())
 
 
+@pytest.mark.slow
 @pytest.mark.masters("local")
 def test_tensorboard_s_logs(spark, hdfs):
     place = f"{hdfs}/logs"

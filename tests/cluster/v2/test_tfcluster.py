@@ -220,7 +220,6 @@ def test_an_error_after_the_feed_is_reported_by_shutdown_in_any_thread(run, spar
 # ---- inference
 
 
-@pytest.mark.smoke
 @pytest.mark.masters("local", "standalone")
 def test_results_come_in_the_order_of_the_rows(run, spark, tmp_path):
     def program(args, ctx):

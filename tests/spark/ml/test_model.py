@@ -72,9 +72,8 @@ def test_of_a_directory_without_a_stage_nothing_is_copied(spark, tmp_path, monke
     assert set(copied) == {False}
 
 
-@pytest.mark.parametrize(
-    "size", [3, pytest.param(1, marks=pytest.mark.slow), pytest.param(None, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [3, 1, None])
 def test_batches_change_nothing(spark, size):
     stage = KerasModel.from_keras(doubling(), **({"inferenceBatchSize": size} if size else {}))
     assert predictions(stage.transform(pairs(spark, 101, 3))) == [[2.0 * number, 2.0] for number in range(101)]

@@ -127,9 +127,8 @@ READERS = {
 }
 
 
-@pytest.mark.parametrize(
-    "reader", ["function", *(pytest.param(reader, marks=pytest.mark.slow) for reader in ("source", "stream"))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("reader", READERS)
 def test_each_reader_has_the_limit_on_a_records_bytes(session, tmp_path, reader):
     path = f"{tmp_path}/records"
     numbers(session, rows=1).write.format("tfrecord").mode("append").save(path)

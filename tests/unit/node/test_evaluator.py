@@ -134,7 +134,13 @@ def test_the_best_by_the_workers_metric(link, tmp_path):
     assert kept(str(tmp_path)) == [2, 3]
 
 
-@pytest.mark.parametrize("name", ["state.data-00000-of-00001", "validation.json", "complete.json"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "complete.json",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("state.data-00000-of-00001", "validation.json")),
+    ],
+)
 def test_a_damaged_file(link, tmp_path, name, caplog):
     """A checkpoint that is damaged is left out; one whose values are is evaluated again."""
     training = Training(link, str(tmp_path), keep=9)
