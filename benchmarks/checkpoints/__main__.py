@@ -1,6 +1,7 @@
 """How long a step stands still that saves to a slow store, waited for and beside; how long a restore takes."""
 
 import statistics
+from contextlib import ExitStack
 
 from benchmarks.common.command import command, run
 from benchmarks.common.report import Target, circumstances, median_and_range, table, targets
@@ -58,9 +59,14 @@ def measure(options, log):
     """Let the ways to save take turns."""
     for backend, cases in _BACKENDS.items():
         if backend in options.parts.split(","):
-            arguments = ["-m", "benchmarks.checkpoints.contender", backend, str(options.megabytes), str(options.speed)]
-            with Contender(arguments, log) as contender:
-                turns = {how: contender.turn(how=how) for how in cases}
+            program, sizes = (
+                ["-m", "benchmarks.checkpoints.contender", backend],
+                [str(options.megabytes), str(options.speed)],
+            )
+            with ExitStack() as stack:
+                turns = {}
+                for how in cases:
+                    turns[how] = stack.enter_context(Contender([*program, how, *sizes], log)).turn()
                 found = take_turns(turns, options.rounds, backend, shown=str)
             yield {backend: {**found, "about": circumstances(options, f"{options.megabytes} MB of weights")}}
     if "restore" in options.parts.split(","):

@@ -1,8 +1,10 @@
-"""A process with a model and its optimizer, whose state is saved: python -m benchmarks.checkpoints.contender BACKEND
+"""A process with a model whose state is saved in one way: python -m benchmarks.checkpoints.contender BACKEND HOW
 
 The store takes so many bytes in a second, and no more.
 """
 
+import ctypes
+import gc
 import os
 import shutil
 import sys
@@ -49,12 +51,15 @@ def make_model(megabytes):
 
 
 class Memory:
-    """The most memory that this process has had in a block, beyond that at its beginning."""
+    """The most memory that this process has in a block, beyond what it needs before its first one."""
+
+    def __init__(self):
+        gc.collect()
+        ctypes.CDLL(None).malloc_trim(0)  # what was freed is no need
+        self._before = self._value("VmRSS")
 
     def __enter__(self):
         Path("/proc/self/clear_refs").write_text("5")
-        self._before = self._value("VmRSS")
-        return self
 
     def __exit__(self, *_):
         self.megabytes = (self._value("VmHWM") - self._before) // 1024
@@ -82,7 +87,7 @@ def _ours(model, directory, wait):
     found.save(state, 1)  # a program's first one is written at once
     found.latest()
     Store.bytes_per_second = speed
-    return lambda: found.save(state, 2), found.latest
+    return lambda: found.save(state, found.latest().step + 1), found.latest
 
 
 def _orbax(model, directory):
@@ -90,7 +95,10 @@ def _orbax(model, directory):
 
     values = {str(number): each.value for number, each in enumerate([*model.variables, *model.optimizer.variables])}
     saver = ocp.AsyncCheckpointer(ocp.StandardCheckpointHandler())
-    return lambda: saver.save(f"{directory}/state", args=ocp.args.StandardSave(values)), saver.wait_until_finished
+    return (
+        lambda: saver.save(f"{directory}/state", args=ocp.args.StandardSave(values), force=True),
+        saver.wait_until_finished,
+    )
 
 
 def _step(model):
@@ -102,31 +110,33 @@ def _step(model):
     return time.monotonic() - begun
 
 
-def main(megabytes, speed):
+def main(how, megabytes, speed):
     """Serve seconds: of the step that saves, and until the checkpoint is complete; and megabytes of memory."""
     Store.bytes_per_second = float(speed) * 1e6
     fsspec.register_implementation("throttled", Store)
     model = make_model(float(megabytes))
 
-    def run_round(request):
-        directory = tempfile.mkdtemp()
-        try:
-            how = request["how"]
-            save, finish = _orbax(model, directory) if how == "orbax" else _ours(model, directory, how == "waits")
-            usual = min(_step(model) for _ in range(3))
-            with Memory() as memory:
-                begun = time.monotonic()
-                save()
-                stall = time.monotonic() - begun
-                stall += max(0.0, _step(model) - usual)  # TensorFlow copies a value that is kept when it is changed
-                finish()
-                whole = time.monotonic() - begun
-            size = sum(each.stat().st_size for each in Path(directory).rglob("*") if each.is_file())
-            return {"stall": stall, "whole": whole, "memory": memory.megabytes, "size": size >> 20}
-        finally:
-            shutil.rmtree(directory)
+    memory = Memory()
+    directory = tempfile.mkdtemp()
+    save, finish = _orbax(model, directory) if how == "orbax" else _ours(model, directory, how == "waits")
 
-    serve_rounds(run_round)
+    def run_round(_request):
+        usual = min(_step(model) for _ in range(3))
+        with memory:
+            begun = time.monotonic()
+            save()
+            stall = time.monotonic() - begun
+            stall += max(0.0, _step(model) - usual)  # TensorFlow copies a value that is kept when it is changed
+            finish()
+            whole = time.monotonic() - begun
+        newest = max(Path(directory).iterdir(), key=lambda each: each.stat().st_mtime)
+        size = sum(each.stat().st_size for each in newest.rglob("*") if each.is_file())
+        return {"stall": stall, "whole": whole, "memory": memory.megabytes, "size": size >> 20}
+
+    try:
+        serve_rounds(run_round)
+    finally:
+        shutil.rmtree(directory)
 
 
 if __name__ == "__main__":

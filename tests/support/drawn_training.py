@@ -85,6 +85,8 @@ class Draw:
         Seconds: after which it happens, a cut or a notice lasts, and the killed host is started again.
     host : int
         Which one, if it happens after a time.
+    saves : dict
+        Settings of the checkpoints.
     """
 
     seed: int
@@ -105,6 +107,7 @@ class Draw:
     cut: float
     revived: float
     host: int
+    saves: dict
 
     @classmethod
     def from_seed(cls, seed):
@@ -139,6 +142,7 @@ class Draw:
             cut=draw.uniform(1.0, 8.0),
             revived=draw.uniform(2.0, 10.0),
             host=draw.randrange(1, 4),
+            saves={"wait": draw.random() < 0.5, "copies": draw.randrange(2)},
         )
 
     @property
@@ -163,7 +167,8 @@ class Draw:
         moment = (
             "" if self.failure == "none" else f" at step {self.step}" if self.step else f" after {self.after:.1f} s"
         )
-        return f"{self.way}, {workers} workers, {self.failure}{moment}"
+        saves = ", ".join(f"{name}={value}" for name, value in self.saves.items())
+        return f"{self.way}, {workers} workers, {saves}, {self.failure}{moment}"
 
     def files(self, directory):
         """Return where the rows are that the program reads itself."""
@@ -198,6 +203,7 @@ class Draw:
             "batch_size": self.batch_sizes[number],
             "seed": self.order,
             "epochs": self.epochs,
+            "saves": self.saves,
             "every": self.every,
             "pace": self.pace,
             "takes": None if number else self.takes,

@@ -32,6 +32,7 @@ PROGRAM = {  # the arguments of `train`
     "seed": 0,  # None: the rows' own order
     "epochs": _EPOCHS,
     "every": _EVERY,
+    "saves": {},  # settings of the checkpoints
     "pace": 0.0,  # seconds of each step
     "takes": None,  # steps after which the program returns
     "marks": None,  # [worker, step]: a file shows that the first attempt has come there
@@ -46,7 +47,7 @@ def train(args, ctx):
 
     notes = Notes(Path(args["directory"]), args["cluster"], ctx)
     state = tf.train.Checkpoint(weight=tf.Variable(0.0))
-    checkpoint = ctx.checkpoint(f"{args['directory']}/checkpoint")
+    checkpoint = ctx.checkpoint(f"{args['directory']}/checkpoint", **args["saves"])
     first = step = checkpoint.restore(state)
     notes.meet("restored", json.dumps({"step": step, "host": ctx.host}))  # or one may save before another restores
     read = {"parquet": ctx.read_parquet, "tfrecord": ctx.read_tfrecord}.get(args["read"])

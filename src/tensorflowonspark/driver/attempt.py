@@ -74,6 +74,7 @@ class ClusterAttempt:
             metrics=self._metrics,
             on_lost=self._leave_hosts,
             why_lost=backend.why_lost,
+            may_restart=may_restart,
         )
         self._recovery = Recovery(self.monitor)
         self.planned = PlannedRestarts(self.monitor, self._recovery, may_restart, left)

@@ -268,10 +268,13 @@ class ClusterRun:
         in_its_midst = bool(saved) and needed >= len(self._history)  # of the feed that is under way
         return needed, None not in self._history[needed:] and (self._repeatable or not in_its_midst)
 
-    def _may_restart(self, planned: FailureKind) -> bool:
+    def _may_restart(self, kind: FailureKind) -> bool:
+        """Return whether a restart of all nodes would follow a planned failure, or can follow another one."""
+        if not is_planned(kind.name.lower()):
+            return not self._budget.is_spent(kind)
         if self._streams or self._cancelled.is_set():
             return False
-        return self._budget.allows(planned, rows_again=self._needed_rows()[1])
+        return self._budget.allows(kind, rows_again=self._needed_rows()[1])
 
     def _is_preemption(self, error: ClusterError) -> bool:
         """Whether a node has failed with its executor, which was preempted, or is about to be."""

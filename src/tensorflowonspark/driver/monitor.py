@@ -23,7 +23,7 @@ from tensorflowonspark.driver.members import Membership
 from tensorflowonspark.driver.metrics.metrics_store import MetricsStore
 from tensorflowonspark.driver.nodes import Node, NodeState, Roster
 from tensorflowonspark.driver.stack_collection import StackCollection
-from tensorflowonspark.errors import ClusterError, NodeError, is_planned
+from tensorflowonspark.errors import ClusterError, FailureKind, NodeError, is_planned
 from tensorflowonspark.messages import Failed, Stop
 from tensorflowonspark.restart_policy import RestartPolicy
 from tensorflowonspark.terminal import CONSOLE
@@ -41,7 +41,8 @@ class Monitor:
     """The state of one cluster; a `Register` for another cluster's id is refused.
 
     `on_failure` is called once, when the root cause of a failure is certain, and `on_lost` with nodes that were lost
-    while they answered inference, both in a thread of their own.
+    while they answered inference, both in a thread of their own. `may_restart` says whether a restart of all nodes may
+    follow a failure.
     """
 
     def __init__(  # noqa: PLR0913 - settings that are named at the call
@@ -56,6 +57,7 @@ class Monitor:
         metrics: MetricsStore | None = None,
         on_lost: Callable[[Sequence[Node]], None] = lambda _: None,
         why_lost: WhyLost = lambda *_: [],
+        may_restart: Callable[[FailureKind], bool] = lambda _: False,
     ) -> None:
         self.roster = Roster(spec)
         self.metrics = metrics or MetricsStore()
@@ -75,6 +77,7 @@ class Monitor:
         self.on_feed_message: Callable[[Node, Any], None] = _ignore  # takes messages of nodes, and their failures
         self.on_lost = on_lost
         self._on_failure = on_failure
+        self._may_restart = may_restart
         self._failed = False  # and the root cause is certain
         self._explained = False  # and Spark has had the time to give its reason
         self._stopping = False
@@ -122,7 +125,8 @@ class Monitor:
             self.metrics.events.note("failure", str(error).partition("\n")[0], error.node, error.host, error.cause)
 
     def _end_all(self) -> None:
-        self.roster.send_all(Stop(grace_seconds=0.0))
+        _, failure = self.failures.root()
+        self.roster.send_all(Stop(grace_seconds=0.0, is_last=not self._may_restart(failure.kind)))
         self._on_failure()
         self.on_lost([node for node in self.roster.nodes if node.program.answering])
 

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable
 
 from tensorflowonspark.config import ClusterConfig
-from tensorflowonspark.driver.decision import Ended, Failure, Restart, Used, decide
+from tensorflowonspark.driver.decision import Ended, Failure, Restart, Used, decide, may_be_preemption
 from tensorflowonspark.errors import ClusterError, FailureKind
 from tensorflowonspark.terminal import CONSOLE
 
@@ -28,6 +28,12 @@ class RestartBudget:
         failure = Failure(planned.name.lower(), preempted=planned is FailureKind.PREEMPTED)
         decision = decide(Ended(self._policy, self._used, rows_again=rows_again), failure)
         return isinstance(decision, Restart) and (decision.preemption or decision.growth)
+
+    def is_spent(self, kind: FailureKind) -> bool:
+        """Return whether no restart can follow a failure of a kind, also if its executor was preempted."""
+        cause = kind.name.lower()
+        failure = Failure(cause, preempted=may_be_preemption(cause, self._policy))
+        return not isinstance(decide(Ended(self._policy, self._used), failure), Restart)
 
     def spend(
         self,

@@ -9,6 +9,7 @@ import pytest
 
 import tensorflowonspark as tfos
 from tensorflowonspark.node.checkpoint.store import CheckpointStore
+from tests.support.programs import wait_for
 
 pytestmark = [pytest.mark.timeout(240)]
 VANISHES, FAILS = 4, 6  # after which steps the directory can't be reached, and the chief is killed
@@ -72,3 +73,22 @@ def test_a_restart_goes_on_from_copies_if_the_directory_cant_be_reached(spark, t
     assert [each[:3] for each in results.values()] == [(FAILS, FAILS, 9.0)] * 2
     assert [saved.step for saved in CheckpointStore(args["directory"], 1).complete()] == [9]
     assert not any(Path(each[3]).exists() for each in results.values())
+
+
+def fail(directory, ctx):
+    import tensorflow as tf
+
+    ctx.checkpoint(directory, copies=1).save(tf.train.Checkpoint(weight=tf.Variable(0.0)), 1)
+    assert list(Path(ctx._setup.run_directory).rglob("step-*"))
+    Path(f"{directory}-place").write_text(ctx._setup.run_directory)
+    raise RuntimeError("a failure that no restart follows")
+
+
+@pytest.mark.masters("local")
+@pytest.mark.parametrize("restarts", [0, 1])
+def test_a_cluster_that_fails_leaves_no_copies(spark, tmp_path, restarts):
+    policy = tfos.RestartPolicy(restarts, backoff=0.1, causes=("raised",))
+    with pytest.raises(tfos.NodeError, match="that no restart follows"):
+        tfos.run(spark, fail, str(tmp_path / "kept"), num_workers=1, restarts=policy)
+    place = Path((tmp_path / "kept-place").read_text())
+    wait_for(lambda: not place.exists())

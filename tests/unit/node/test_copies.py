@@ -151,9 +151,12 @@ def test_copies_that_cant_be_used_give_way_to_the_directory(training, nodes, tmp
 
 def test_a_host_without_copies_is_a_warning(training, nodes, tmp_path, caplog):
     nodes.servers[1]._remote.close()
-    training().save(state_of(), 1)
+    checkpoints = training()
+    for step in (1, 2):
+        checkpoints.save(state_of(), step)
     assert "has not all of its copies (copies=1): worker:1 on 127.0.0.2: " in caplog.text
-    assert len(CheckpointStore(str(tmp_path / "kept"), 1).complete()) == 1
+    assert len(CheckpointStore(str(tmp_path / "kept"), 1).complete()) == 2
+    assert len(list(Path(nodes.setups[0].run_directory).glob("*/step-*"))) == 1
 
 
 def test_what_was_left_behind_is_not_taken_for_newer(training, nodes, tmp_path):
@@ -196,9 +199,12 @@ def test_which_is_newer(copy, saved, newer):
     assert is_newer(one, other) is newer
 
 
-def test_a_directory_that_is_cleared_has_no_copies(training, nodes):
-    training().save(state_of(1.0), 1)
-    again = training(attempt=1)
+@pytest.mark.parametrize("attempt", [0, 1])
+def test_a_directory_that_is_cleared_has_no_copies(training, nodes, attempt):
+    again = training()
+    again.save(state_of(1.0), 1)
+    if attempt:
+        again = training(attempt)
     again.clear()
     assert nodes.files(0) == nodes.files(1) == set()
     assert again.restore(state_of()) == 0
@@ -229,7 +235,7 @@ def test_one_host_is_a_warning_once(nodes, tmp_path, caplog):
     for _ in range(2):
         copies.keep(SavedCheckpoint("step-00000001-0a0a0a0a", 0, 1, 0, {}), str(tmp_path / "none"))
     with caplog.at_level(logging.WARNING):
-        assert caplog.text.count("copies=1: there are workers on 0 other hosts alone") == 1
+        assert caplog.text.count("copies=1: worker:0 has copies of checkpoints on 1 host(s) in place of 2") == 1
 
 
 @pytest.mark.parametrize("copies", [-1, "1", 1.0])

@@ -90,6 +90,7 @@ class Copies:
         self._names = [*(each for each in self._names if each != name), name]
         kept = 2 if self._divided else 1  # the one before is complete until all workers have written this one
         surplus, self._names = tuple(self._names[:-kept]), self._names[-kept:]
+        self._folder.remove(self._key, surplus)
         for node in self._neighbours():
             with self._connected(node) as connection:
                 stream = connection.put(CopyHeader(self._key, surplus), PIECES)
@@ -97,7 +98,6 @@ class Copies:
                     for piece in self._folder.pieces(self._key, f"{name}/{each}"):
                         stream.write(piece)
                 stream.finish()
-        self._folder.remove(self._key, surplus)
 
     def _neighbours(self) -> list[NodeEndpoint]:
         """Return the next nodes, by their number, of as many other hosts as there are to be copies."""
@@ -108,8 +108,8 @@ class Copies:
                 found.setdefault(each.host, each)
         if len(found) < self._hosts and not self._is_short:
             self._is_short = True
-            text = "copies=%d: there are workers on %d other hosts alone, so %s has copies of the checkpoints on %d"
-            _log.warning(text, self._hosts, len(found), self._setup.role, len(found) + 1)
+            text = "copies=%d: %s has copies of checkpoints on %d host(s) in place of %d, since workers are on no more"
+            _log.warning(text, self._hosts, self._setup.role, len(found) + 1, self._hosts + 1)
         return list(found.values())[: self._hosts]
 
     def _nodes(self) -> tuple[NodeEndpoint, ...]:
@@ -136,9 +136,12 @@ class Copies:
             _log.warning("%s has not all of its copies (copies=%d): %s", name, self._hosts, error)
 
     def clear(self) -> None:
-        """Remove all copies on the executors of this attempt."""
+        """Remove all copies on the executors of this attempt, if there may be any."""
+        if not self._names and not self._setup.config.attempt:
+            return
         self._folder.remove(self._key, None)
-        for node in self._nodes() if self._setup.config.attempt else ():
+        self._names = []
+        for node in self._nodes():
             with self._warning("a checkpoint that was removed"), self._connected(node) as connection:
                 connection.put(CopyHeader(self._key, None), PIECES).finish()
 
