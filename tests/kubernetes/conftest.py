@@ -24,7 +24,7 @@ def folder(cluster, request):
     """A folder that drivers and pods see, of which the name is that of the application."""
     found = cluster.shared / "".join(each if each.isalnum() else "-" for each in request.node.name).strip("-")[:40]
     found.mkdir()
-    found.chmod(0o777)
+    found.chmod(0o1777)
     yield found
     wait_for(lambda: not _running(cluster), 60)  # a pod has 30 s to end
 

@@ -1,13 +1,17 @@
 """Trainings in pods that have control groups, users, quotas and read-only roots of their own."""
 
 import json
+import os
 import re
+import signal
 
+import psutil
 import pytest
 
 from tests.support.commands import output_of
 from tests.support.paths import ROOT, SUPPORT
-from tests.support.real_kubernetes import NAMESPACE, OTHER, PROGRAM, wait_for_file
+from tests.support.programs import wait_for
+from tests.support.real_kubernetes import NAMESPACE, NOBODY, OTHER, PROGRAM, wait_for_file
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(420)]
 _EPOCHS = 6
@@ -91,27 +95,97 @@ def test_a_script_with_the_driver_here(cluster, folder):
 
 def test_a_script_with_the_driver_in_a_pod(cluster, folder):
     """The script is in the image, and the exit code that of the driver's container."""
-    driver = "spark.kubernetes.driver"
-    settings = {
-        **cluster.settings(folder.name),
-        f"{driver}.podTemplateFile": ROOT / "deploy/kubernetes/executor.yaml",
-        f"{driver}.pod.name": folder.name,
-        f"{driver}.request.cores": 0.3,
-        "spark.kubernetes.authenticate.driver.serviceAccountName": "tfos",
-        "spark.driver.memory": "1g",
-    }
-    del settings["spark.driver.host"]
+    settings = _settings_of_driver(cluster, folder, ROOT / "deploy/kubernetes/executor.yaml")
     script = ["/opt/examples/mnist/script.py", "--epochs", "8"]
     words = ["--deploy-mode", "cluster", "local:///opt/tfos.py", "run", "--workers", "2", "--show", "all", *script]
     process = cluster.submit(settings, *words)
     output = output_of(process, 300)
     log = cluster.kubectl("logs", "-n", NAMESPACE, folder.name, check=False)
     assert process.returncode == 0, output
-    (pod,) = cluster.pods(spark_role="driver")
-    (container,) = pod["status"]["containerStatuses"]
-    assert container["state"]["terminated"]["exitCode"] == 0, f"{output}\n{log}"
+    assert _exit_code_of_driver(cluster) == 0, f"{output}\n{log}"
     assert set(re.findall(r"\[worker:(\d)\] worker \d: accuracy", log)) == {"0", "1"}, log
     cluster.kubectl("delete", "pod", "-n", NAMESPACE, folder.name)
+
+
+def _settings_of_driver(cluster, folder, template):
+    """Return the settings for two pods and a driver in a pod that is made of a template."""
+    driver = "spark.kubernetes.driver"
+    settings = {
+        **cluster.settings(folder.name),
+        f"{driver}.podTemplateFile": template,
+        f"{driver}.pod.name": folder.name,
+        f"{driver}.request.cores": 0.3,
+        "spark.kubernetes.authenticate.driver.serviceAccountName": "tfos",
+        "spark.driver.memory": "1g",
+    }
+    del settings["spark.driver.host"]
+    return settings
+
+
+def _exit_code_of_driver(cluster):
+    (pod,) = cluster.pods(spark_role="driver")
+    (container,) = pod["status"]["containerStatuses"]
+    return container["state"]["terminated"]["exitCode"]
+
+
+_STAGED = """
+import pathlib, time
+import beside, shipped
+print("found", beside.NAME, shipped.NAME, pathlib.Path("table.csv").read_text(), flush=True)
+pathlib.Path({folder!r}, "waiting").write_text("yes")
+{end}
+"""
+
+
+@pytest.mark.parametrize(
+    ("end", "words", "exit_code", "printed"),
+    [
+        pytest.param("", [], 0, "", id="ends"),
+        pytest.param("", ["--no-wait"], 0, "", id="is not waited for"),
+        pytest.param("raise ValueError('no row')", [], 1, "ValueError: no row", id="fails"),
+        pytest.param("time.sleep(600)", [], 143, "SIGTERM", id="is signalled"),
+    ],
+)
+def test_staged_files(cluster, folder, tmp_path, end, words, exit_code, printed):
+    """By a user on whose behalf the driver's pod runs, on a claim that this machine mounts too; none stays."""
+    for name, text in (
+        ("train.py", _STAGED.format(folder=str(folder), end=end)),
+        ("beside.py", "NAME = 'one beside the script'"),
+        ("elsewhere/shipped.py", "NAME = 'one of --py-files'"),
+        ("elsewhere/table.csv", "rows of --files"),
+    ):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    (staging := folder / "staging").mkdir()
+    os.chown(staging, NOBODY, NOBODY)
+    claim = "spark.kubernetes.driver.volumes.persistentVolumeClaim.shared"
+    template = _template_with(folder, "runAsUser: 185", f"runAsUser: {NOBODY}")
+    settings = {
+        **_settings_of_driver(cluster, folder, template),
+        f"{claim}.options.claimName": "shared",
+        f"{claim}.mount.path": cluster.shared,
+    }
+    elsewhere = tmp_path / "elsewhere"
+    files = ["--py-files", elsewhere / "shipped.py", "--files", elsewhere / "table.csv"]
+    mode = ["--deploy-mode", "cluster", "--staging-dir", staging, "--workers", "2", "--show", "all"]
+    process = cluster.tfos_of_nobody("run", settings, *mode, *words, *files, tmp_path / "train.py")
+    if exit_code > 128:
+        wait_for_file(folder / "waiting", process, 200)
+        (command,) = psutil.Process(process.pid).children()
+        command.send_signal(signal.SIGTERM)
+    output = output_of(process, 300)
+    try:
+        if words:
+            wait_for(lambda: cluster.pods(spark_role="driver")[0]["status"]["phase"] in ("Succeeded", "Failed"), 200)
+        log = cluster.kubectl("logs", "-n", NAMESPACE, folder.name, check=False)
+        assert process.returncode == exit_code, f"{output}\n{log}"
+        assert _exit_code_of_driver(cluster) == exit_code, f"{output}\n{log}"
+    finally:
+        cluster.kubectl("delete", "pod", "-n", NAMESPACE, folder.name, check=False)
+    assert printed in output
+    found = "found one beside the script one of --py-files rows of --files"
+    assert {f"[worker:{index}] {found}" for index in (0, 1)} <= set(log.splitlines()), log
+    assert not list(staging.iterdir()), output
 
 
 def test_a_pod_that_is_deleted(cluster, folder):

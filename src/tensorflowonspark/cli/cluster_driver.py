@@ -10,7 +10,7 @@ import signal
 import sys
 import tempfile
 import time
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from threading import Thread
 from typing import Any
 
@@ -35,8 +35,9 @@ def main(checksum: str, folder: str) -> int:
     spark = SparkSession.builder.getOrCreate()
     storage.use_session(spark)
     script, options = _job(checksum, folder)
+    serves = options.no_wait and _has_uploads(folder)  # which executors fetch from this driver, if they are on a volume
     if options.no_wait:
-        storage.remove(folder)
+        storage.remove(f"{folder}/job.pickle" if serves else folder)
     else:
         Thread(target=_end_on_request, args=(folder,), daemon=True).start()
     error = ""
@@ -51,6 +52,8 @@ def main(checksum: str, folder: str) -> int:
     if not options.no_wait and _exists(*storage.file_system(f"{folder}/job.pickle")):  # else nobody waits any more
         write_bytes(f"{folder}/result.json", json.dumps({"exit_code": code, "error": error}).encode())
     spark.stop()
+    if serves:
+        storage.remove(folder)
     return code
 
 
@@ -66,6 +69,12 @@ def _job(checksum: str, folder: str) -> tuple[Script, argparse.Namespace]:
         )
     script, options, _ = pickle.loads(job)
     return script, options
+
+
+def _has_uploads(folder: str) -> bool:
+    """Return whether spark-submit has put files of its command line, as those of ``--py-files``, beside the job."""
+    files, within = storage.file_system(folder)
+    return any(PurePosixPath(each).name.startswith("spark-upload-") for each in files.ls(within, detail=False))
 
 
 def _end_on_request(folder: str) -> None:

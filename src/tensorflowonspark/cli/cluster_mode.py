@@ -19,7 +19,7 @@ from threading import Thread
 from tensorflowonspark import storage
 from tensorflowonspark.cli.applications import application_of
 from tensorflowonspark.cli.signals import held_back, uninterrupted
-from tensorflowonspark.cli.spark_settings import program_of_spark, submit_environment
+from tensorflowonspark.cli.spark_settings import program_of_spark, spark_settings, submit_environment
 from tensorflowonspark.driver.log_files import is_remote_directory
 from tensorflowonspark.errors import ClusterError, SpecError, StorageError
 from tensorflowonspark.node.script import Script
@@ -33,6 +33,7 @@ _LINES = 40  # of spark-submit's output, shown if there is no result
 _APPLICATION = re.compile(r"\bapplication_\d+_\d+\b|(?<=submission ID )\S+:\S+")  # of YARN; namespace and pod
 _PROGRAM = Path(__file__).with_name("cluster_driver.py")
 ONCE = "spark.yarn.maxAppAttempts=1"  # a driver that YARN starts again would train again
+_UPLOADS = "spark.kubernetes.file.upload.path"
 _NO_WAIT = ("spark.yarn.submit.waitAppCompletion=false", "spark.kubernetes.submission.waitAppCompletion=false")
 
 
@@ -76,7 +77,8 @@ def run_in_cluster(options: argparse.Namespace, script: Script, submit: Sequence
 
     The script and the options are staged on a file system that both sides reach, in a directory that only the owner
     can read, and nobody else can replace; the driver knows their checksum. It writes its result there; the directory is
-    removed at the end. Without waiting, the driver removes it when it has read it.
+    removed at the end. Without waiting, the driver removes it when it has read it, or at its end if Spark's own uploads
+    are in it.
 
     A driver that ends without a result is a `ClusterError`. If others could replace what is staged, it raises
     `SpecError`, and `StorageError` if the directory can't be written.
@@ -134,6 +136,8 @@ class _Submission:
         on_kubernetes = master.startswith("k8s://")
         if on_kubernetes and folder.startswith(("hdfs:", "viewfs:")):  # whose owner alone can read them
             settings.append(f"spark.kubernetes.driverEnv.HADOOP_USER_NAME={storage.hadoop_user()}")
+        if on_kubernetes and _UPLOADS not in spark_settings(submit):
+            settings.append(f"{_UPLOADS}={folder}")  # --py-files and the like, which are removed with the rest
         first = [word for setting in settings for word in ("--conf", setting)]
         self._application = application_of(submit)
         last = [*self._application.settings, "--deploy-mode", "cluster"]

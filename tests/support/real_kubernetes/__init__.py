@@ -14,8 +14,12 @@ from tests.support.commands import TFOS, options_of
 from tests.support.paths import ROOT
 
 _HERE = Path(__file__).parent
-_PROGRAMS = "containerd", "runc", "etcd", "iptables", "openssl", "kubectl", "unshare", "nsenter"
+NOBODY = 65534  # whom this machine and the image have
+_PROGRAMS = "containerd", "runc", "etcd", "iptables", "openssl", "kubectl", "unshare", "nsenter", "setpriv"
 _MASTER = ["--master", "k8s://https://10.10.0.1:6443"]
+_READS = "dac_read_search"
+_AS_NOBODY = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "--securebits=+no_setuid_fixup"]
+_AS_NOBODY += [f"--inh-caps=-all,+{_READS}", f"--ambient-caps=+{_READS}"]
 NAMESPACE, OTHER = "training", "others"
 PROGRAM = _HERE / "program.py"
 
@@ -54,7 +58,7 @@ class RealKubernetes:
 
     def _set_up(self):
         self.shared.mkdir()
-        self.shared.chmod(0o777)
+        self.shared.chmod(0o1777)  # else others could replace what is staged in it
         for each in (NAMESPACE, OTHER):
             self._make_namespace(each)
 
@@ -130,6 +134,11 @@ class RealKubernetes:
     def tfos(self, command, settings, *arguments, environment=None):
         """Start ``tfos`` on the node."""
         return self.start([*TFOS, command, *_MASTER, *options_of(settings), *arguments], environment)
+
+    def tfos_of_nobody(self, command, settings, *arguments):
+        """Start ``tfos`` on the node as a user who is not root, as whom a pod may run too; it may read all files."""
+        words = [*_AS_NOBODY, *TFOS, command, *_MASTER, *options_of(settings), *arguments]
+        return self.start(words)
 
     def submit(self, settings, *words):
         """Start ``spark-submit`` on the node."""

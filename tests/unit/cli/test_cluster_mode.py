@@ -137,3 +137,14 @@ def test_the_driver_unpickles_only_the_job_that_was_submitted(tmp_path):
     with pytest.raises(ClusterError, match=r"job.pickle is not what tfos run has staged"):
         cluster_driver._job(checksum, str(tmp_path))
     assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("given", ["", "s3a://bucket/uploads"])
+def test_what_spark_uploads_for_a_pod_is_removed_with_the_staged_files(command, tmp_path, given):
+    words = command(ENDS.replace("\n", '\necho "$@" > "$CALLS"\n', 1))
+    words[words.index("yarn")] = "k8s://https://localhost:6443"
+    setting = "spark.kubernetes.file.upload.path"
+    conf = ["--conf", f"{setting}={given}"] if given else []
+    assert main([words[0], *conf, *words[1:]]) == 7
+    called = (tmp_path / "calls").read_text().split()
+    assert [each for each in called if each.startswith(setting)] == [f"{setting}={given or called[-1]}"]
