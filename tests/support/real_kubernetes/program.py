@@ -1,7 +1,7 @@
 """A fed training on two pods, in which worker 1 does something at the end of an epoch: program.py DEED FOLDER RESTARTS
 
-The deeds: ``none``; ``wait`` until something is done to its pod; fill the memory of its pod (``process``) or a disk
-(``disk``); have the container end (``container``).
+The deeds: ``none``; ``wait`` until something is done to its pod, or go on slowly meanwhile (``slow``); fill the memory
+of its pod (``process``) or a disk (``disk``); have the container end (``container``).
 """
 
 import json
@@ -54,7 +54,13 @@ def train(args, ctx):
     deed, folder = args
 
     class Deed(keras.callbacks.Callback):
-        epochs = 0
+        epochs = steps = 0
+
+        def on_train_batch_end(self, batch, logs=None):
+            self.steps += 1
+            if deed == "slow" and ctx.index == 1 and ctx.attempt == 0 and self.epochs > 2:
+                Path(folder, "waiting").write_text(socket.gethostname())
+                time.sleep(1)
 
         def on_epoch_end(self, epoch, logs=None):
             self.epochs += 1
@@ -68,7 +74,7 @@ def train(args, ctx):
     done = Deed()
     callbacks = [ctx.checkpoint(f"{folder}/checkpoints").callback(), done]
     history = model.fit(ctx.dataset(32, features="x", label="y"), epochs=6, verbose=0, callbacks=callbacks)
-    found = {"attempt": ctx.attempt, "epochs": done.epochs, "pod": socket.gethostname()}
+    found = {"attempt": ctx.attempt, "epochs": done.epochs, "steps": done.steps, "pod": socket.gethostname()}
     return {**found, "loss": float(history.history["loss"][-1])}
 
 
@@ -85,7 +91,8 @@ def main(deed, folder, restarts):
     try:
         with tfos.Cluster(spark, train, (deed, folder), num_workers=2, restarts=int(restarts)) as cluster:
             cluster.train(rows(spark))
-            found = {"results": cluster.join()}
+            results = cluster.join()
+            found = {"results": results, "events": [each.kind for each in results.metrics.events]}
     except tfos.ClusterError as error:
         found = {"error": str(error), "type": type(error).__name__}
     sys.stdout.write(f"{json.dumps(found)}\n")
