@@ -155,8 +155,8 @@ class RealKubernetes:
 def wait_for_file(path, process, seconds):
     """Wait until a process has written a file, and return its text; fail with what it prints if it ends before."""
     end = time.monotonic() + seconds
-    while not path.exists():
+    while not (text := path.read_text() if path.exists() else ""):  # it may be empty at first
         assert process.poll() is None, process.stdout.read()
         assert time.monotonic() < end, f"{path} did not come within {seconds} s"
         time.sleep(0.2)
-    return path.read_text()
+    return text

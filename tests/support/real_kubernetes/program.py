@@ -83,7 +83,7 @@ def rows(spark):
     x = np.random.default_rng(0).normal(size=(640, 4)).astype("float32")
     y = x @ np.array([1, 2, 3, 4], "float32")
     data = [(features.tolist(), float(label)) for features, label in zip(x, y, strict=True)]
-    return spark.createDataFrame(data, "x array<float>, y float").repartition(4)
+    return spark.createDataFrame(spark.sparkContext.parallelize(data, 4), "x array<float>, y float")
 
 
 def main(deed, folder, restarts):
