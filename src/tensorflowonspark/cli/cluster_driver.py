@@ -21,6 +21,7 @@ from tensorflowonspark.cli.run import run_staged
 from tensorflowonspark.errors import ClusterError, error_text
 from tensorflowonspark.node.script import Script
 
+_STAGED = {"job.pickle", "tfos_driver.py"}  # by tfos run
 _POLL_SECONDS = 0.5
 _ERROR_CHARACTERS = 100_000
 
@@ -72,9 +73,9 @@ def _job(checksum: str, folder: str) -> tuple[Script, argparse.Namespace]:
 
 
 def _has_uploads(folder: str) -> bool:
-    """Return whether spark-submit has put files of its command line, as those of ``--py-files``, beside the job."""
+    """Return whether there is more than `tfos run` has put there, as files of ``--py-files`` by spark-submit."""
     files, within = storage.file_system(folder)
-    return any(PurePosixPath(each).name.startswith("spark-upload-") for each in files.ls(within, detail=False))
+    return not {PurePosixPath(each).name for each in files.ls(within, detail=False)} <= _STAGED
 
 
 def _end_on_request(folder: str) -> None:

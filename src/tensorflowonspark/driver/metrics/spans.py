@@ -182,7 +182,7 @@ class RunSpans(MetricsListener):
 
 
 def _attributes(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the facts that are known, under names that tell them from those of others."""
+    """Return the facts that are known, under names that no other package has."""
     known = {name: value for name, value in facts.items() if value is not None}
     return {name if "." in name else f"{_NAME}.{name}": value for name, value in known.items()}
 

@@ -16,14 +16,20 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-import google_crc32c
 import pyarrow as pa
 from fsspec import AbstractFileSystem
 
 from tensorflowonspark import transport
 from tensorflowonspark.errors import StorageError
 from tensorflowonspark.messages import NodeEndpoint
-from tensorflowonspark.node.checkpoint.store import CheckpointStore, SavedCheckpoint, marker, part_list, part_path
+from tensorflowonspark.node.checkpoint.store import (
+    CheckpointStore,
+    SavedCheckpoint,
+    marker,
+    part_entry,
+    part_list,
+    part_path,
+)
 from tensorflowonspark.node.copy_folder import PIECES, CopiesWanted, CopyFolder, CopyHeader
 from tensorflowonspark.node.driver_link import Link
 from tensorflowonspark.node.setup import NodeSetup
@@ -79,7 +85,7 @@ class Copies:
                 path = part_path(part)
                 self._folder.write(self._key, f"{name}/{path}", [contents])
                 kept[-1] = part, self._folder.path(self._key, f"{name}/{path}")
-                listed[path] = len(contents), int(google_crc32c.value(contents))
+                listed[path] = part_entry(contents)
             self._list_and_send(name, list(listed), *part_list(str(self._setup.role), listed))
         found = ((part, each if isinstance(each, bytes) else each.read_bytes()) for part, each in kept)
         return chain(found, left)

@@ -263,7 +263,7 @@ class CheckpointStore:
         listed: dict[str, tuple[int, int]] = {}
         with self._explained("written", _ADVICE):
             for part, contents in parts:
-                listed[part_path(part)] = len(contents), int(google_crc32c.value(contents))
+                listed[part_path(part)] = part_entry(contents)
                 self._write(f"{name}/{part_path(part)}", contents)
             path, text = part_list(worker, listed)
             self._write(f"{name}/{path}", text)
@@ -408,6 +408,11 @@ def fetch_first(
 def part_path(part: str) -> str:
     """Return the path of a worker's part in a checkpoint."""
     return f"{_PARTS}/{part}"
+
+
+def part_entry(contents: bytes) -> tuple[int, int]:
+    """Return what a list has of a part: its size and its checksum."""
+    return len(contents), int(google_crc32c.value(contents))
 
 
 def part_list(worker: str, listed: dict[str, tuple[int, int]]) -> tuple[str, bytes]:
