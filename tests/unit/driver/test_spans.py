@@ -13,6 +13,7 @@ from tensorflowonspark.driver.metrics import spans
 from tensorflowonspark.driver.metrics.metrics_store import MetricsStore
 from tensorflowonspark.driver.nodes import Roster
 from tensorflowonspark.messages import Evaluation, ReportedMetrics
+from tensorflowonspark.terminal import CONSOLE
 from tests.support.commands import run_python
 from tests.support.otlp_receiver import receive
 
@@ -99,6 +100,7 @@ def test_a_package_that_is_missing_is_one_warning(environment, caplog, variables
     with caplog.at_level(logging.WARNING):
         ended()
         ended()
+        CONSOLE.drain()  # another thread writes it
     (warning,) = caplog.messages
     assert text in warning
     assert 'pip install "tensorflowonspark[otel]"' in warning
