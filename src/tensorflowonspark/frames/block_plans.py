@@ -14,10 +14,11 @@ from tensorflowonspark.frames.analysis import Field, fields_of
 from tensorflowonspark.frames.python_functions import Form, Plain, probe
 from tensorflowonspark.ml.code import WithCode
 from tensorflowonspark.ml.distribution import distribute
+from tensorflowonspark.ml.features import TakenColumns
 from tensorflowonspark.ml.inputs import check_dtypes
 from tensorflowonspark.ml.model_bundle import ModelBundle, described
 from tensorflowonspark.ml.outputs import spark_type, struct_of
-from tensorflowonspark.ml.predict import PredictPlan, TakenColumns
+from tensorflowonspark.ml.predict import PredictPlan
 from tensorflowonspark.ml.serialization import is_model, serialize_model
 
 if TYPE_CHECKING:

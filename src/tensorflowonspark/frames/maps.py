@@ -12,7 +12,8 @@ from tensorflowonspark.errors import SpecError
 from tensorflowonspark.frames.block_plans import MapOptions, read
 from tensorflowonspark.frames.python_functions import Form
 from tensorflowonspark.ml.distribution import loaded
-from tensorflowonspark.ml.predict import PredictPlan, features_of, this_partition, with_results
+from tensorflowonspark.ml.features import features_of
+from tensorflowonspark.ml.predict import PredictPlan, this_partition, with_results
 from tensorflowonspark.ml.worker_errors import short_errors
 from tensorflowonspark.renamed import takes_old_keywords
 

@@ -14,7 +14,8 @@ from tensorflowonspark.frames.analysis import fields_of
 from tensorflowonspark.frames.block_plans import ReduceOptions, read
 from tensorflowonspark.frames.python_functions import Form
 from tensorflowonspark.ml.distribution import loaded
-from tensorflowonspark.ml.predict import PredictPlan, features_of, this_partition
+from tensorflowonspark.ml.features import features_of
+from tensorflowonspark.ml.predict import PredictPlan, this_partition
 from tensorflowonspark.ml.worker_errors import short_errors
 from tensorflowonspark.renamed import takes_old_keywords
 

@@ -9,7 +9,7 @@ from typing import Any
 import keras
 
 from tensorflowonspark.errors import SpecError
-from tensorflowonspark.keras.saving import takes_training
+from tensorflowonspark.keras.inference import takes_training
 
 _NODE = re.compile(r"(chief|worker|ps):\d+")
 

@@ -9,13 +9,13 @@
   a layer's ``__call__`` is exported with ``training=False``, as ``predict`` calls it.
 """
 
-import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
 from tensorflowonspark.keras.hooks import wrap
+from tensorflowonspark.keras.inference import inference_call
 from tensorflowonspark.keras.repairs import SAVES
 
 
@@ -91,15 +91,3 @@ def _as_predicted(function: Any) -> Any:
     if getattr(function, "__name__", "") != "__call__" or not hasattr(layer, "call"):
         return function
     return inference_call(layer)
-
-
-def inference_call(model: Any) -> Callable[..., Any]:
-    """Return the function of its inputs with which ``predict`` calls a Keras model (or layer)."""
-    if not takes_training(model):
-        return model.__call__  # type: ignore[no-any-return]
-    return lambda *args, **kwargs: model(*args, training=False, **kwargs)
-
-
-def takes_training(model: Any) -> bool:
-    """Return whether Keras passes ``training`` to the ``call`` of a model (or layer): if that names it."""
-    return "training" in inspect.signature(model.call).parameters

@@ -16,8 +16,8 @@ import tensorflow as tf
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.keras.gradients import summed
 from tensorflowonspark.keras.hooks import wrap
+from tensorflowonspark.keras.inference import takes_training
 from tensorflowonspark.keras.row_kinds import mark_rows
-from tensorflowonspark.keras.saving import takes_training
 from tensorflowonspark.keras.trackers import track_loss, tracking
 from tensorflowonspark.keras.worker_step import current_step
 from tensorflowonspark.keras.workers import has_several_workers

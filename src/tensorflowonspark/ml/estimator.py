@@ -15,6 +15,7 @@ from tensorflowonspark.errors import FeedError, SpecError
 from tensorflowonspark.ml.checks import ColumnForm, check_features, forms_of, label_checks
 from tensorflowonspark.ml.code import code_for
 from tensorflowonspark.ml.compilation import check_compilation, check_names
+from tensorflowonspark.ml.features import TakenColumns
 from tensorflowonspark.ml.fit_tracking import log_fitted, tracked_fit
 from tensorflowonspark.ml.inputs import are_in_order, column_shapes, holds_arrays, input_of_each
 from tensorflowonspark.ml.invalid_rows import without_invalid
@@ -23,7 +24,6 @@ from tensorflowonspark.ml.model_bundle import inputs_of, require_outputs
 from tensorflowonspark.ml.node_training import TrainingJob, train
 from tensorflowonspark.ml.params import check_columns
 from tensorflowonspark.ml.persistence import StageReader, StageWriter
-from tensorflowonspark.ml.predict import TakenColumns
 from tensorflowonspark.ml.row_files import written_rows
 from tensorflowonspark.ml.serialization import is_model, serialize
 from tensorflowonspark.ml.spark_adapt import adapted

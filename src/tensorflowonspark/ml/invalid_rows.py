@@ -10,7 +10,8 @@ import pyarrow as pa
 from tensorflowonspark.columns import map_in_arrow, select
 from tensorflowonspark.driver.spark.naming import described
 from tensorflowonspark.errors import SpecError
-from tensorflowonspark.ml.predict import TakenColumns, this_partition, valid_rows
+from tensorflowonspark.ml.features import TakenColumns
+from tensorflowonspark.ml.predict import this_partition, valid_rows
 from tensorflowonspark.ml.worker_errors import short_errors
 from tensorflowonspark.terminal import CONSOLE
 

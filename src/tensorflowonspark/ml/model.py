@@ -16,6 +16,7 @@ from tensorflowonspark.declarations import shows
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.ml.code import WithCode, code_for, pickled
 from tensorflowonspark.ml.distribution import distribute, loaded_here
+from tensorflowonspark.ml.features import TakenColumns, call_in_pieces, features_of
 from tensorflowonspark.ml.fetching import fetch_keras_model, fetch_saved_model
 from tensorflowonspark.ml.inputs import TensorInfo, check_dtypes, column_shapes, holds_arrays
 from tensorflowonspark.ml.model_bundle import ModelBundle, described
@@ -31,14 +32,7 @@ from tensorflowonspark.ml.outputs import (
 )
 from tensorflowonspark.ml.params import ModelParams, ModelSettings, check_columns
 from tensorflowonspark.ml.persistence import StageReader, StageWriter
-from tensorflowonspark.ml.predict import (
-    PredictPlan,
-    TakenColumns,
-    batch_of_row,
-    call_in_pieces,
-    features_of,
-    with_results,
-)
+from tensorflowonspark.ml.predict import PredictPlan, batch_of_row, with_results
 from tensorflowonspark.ml.serialization import is_model, load_model, serialize_model
 from tensorflowonspark.ml.summary import TrainingSummary
 from tensorflowonspark.run_manifest import Record

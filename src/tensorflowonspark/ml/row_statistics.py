@@ -18,7 +18,8 @@ from tensorflowonspark.errors import FeedError
 from tensorflowonspark.keras.hooks import replacing
 from tensorflowonspark.keras.preprocessing import Moments, lookup_of
 from tensorflowonspark.ml.distribution import prepare_tensorflow
-from tensorflowonspark.ml.predict import TakenColumns, features_of, this_partition
+from tensorflowonspark.ml.features import TakenColumns, features_of
+from tensorflowonspark.ml.predict import this_partition
 from tensorflowonspark.ml.worker_errors import short_errors
 
 _MAX_TOKENS = 1 << 20  # in a task's memory; Spark adds up the counts that it yields

@@ -27,10 +27,10 @@ from tensorflowonspark.keras.preprocessing import (
     set_moments,
     set_tokens,
 )
+from tensorflowonspark.ml.features import TakenColumns
 from tensorflowonspark.ml.inputs import input_of_each
 from tensorflowonspark.ml.model_bundle import inputs_of
 from tensorflowonspark.ml.params import check_columns
-from tensorflowonspark.ml.predict import TakenColumns
 from tensorflowonspark.ml.preprocessing_layers import (
     adaptable_layers,
     input_names,

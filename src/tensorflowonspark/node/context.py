@@ -12,8 +12,8 @@ from tensorflowonspark import storage
 from tensorflowonspark.config import ClusterSpec, Job, Role
 from tensorflowonspark.errors import ClusterError, FeedError, SpecError
 from tensorflowonspark.keras.hooks import keras_backend
+from tensorflowonspark.keras.inference import inference_call
 from tensorflowonspark.keras.jax.saving_alone import inference_function
-from tensorflowonspark.keras.saving import inference_call
 from tensorflowonspark.messages import InferenceReady, Member, Serving
 from tensorflowonspark.node.checkpoint.export import divided_layers
 from tensorflowonspark.node.driver_link import Link

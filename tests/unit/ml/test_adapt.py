@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tensorflowonspark.keras.preprocessing import Moments, TokenCounts, lookup_of, set_moments, set_tokens
-from tensorflowonspark.ml.predict import TakenColumns
+from tensorflowonspark.ml.features import TakenColumns
 from tensorflowonspark.ml.row_statistics import CountTokens, Splitter, _split_by_keras, find_moments
 from tests.support.preprocessing import state_of
 

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from tensorflowonspark.ml import predict, row_statistics
-from tensorflowonspark.ml.predict import TakenColumns
+from tensorflowonspark.ml.features import TakenColumns
 from tensorflowonspark.ml.worker_errors import short_errors
 
 

@@ -13,9 +13,9 @@ import numpy as np
 
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.keras.hooks import wrap
+from tensorflowonspark.keras.inference import takes_training
 from tensorflowonspark.keras.jax.jax_processes import current
 from tensorflowonspark.keras.jax.value_placement import is_sharded, on_this_process, whole_values
-from tensorflowonspark.keras.saving import takes_training
 
 
 def save_alone(keras: Any) -> None:
