@@ -37,7 +37,7 @@ _READERS = {
     "a function is replaced where it was imported": (
         lambda: hooks._replace_copies(_module, "Layer", _module.Layer), sys.modules),
     "modules without bytecode": (bytecode_problem, sys.modules),
-    "the user's modules": (code._own_modules, sys.modules),
+    "the user's modules": (code.own_modules, sys.modules),
     "modules at another path": (compatibility.shadowed, sys.modules),
     "packages that are set aside": (lambda: set_aside("package_of_nobody"), sys.modules),
     "names that a module's functions set": (

@@ -1,6 +1,5 @@
 """A checksum of rows, by which a partition that Spark computes again is found to have other ones."""
 
-import google_crc32c
 import pyarrow as pa
 
 
@@ -17,6 +16,8 @@ def checksum(batch: pa.RecordBatch, before: int = 0) -> int:
     >>> checksum(whole) == checksum(pa.record_batch({"x": [1, 3, 2]}))
     False
     """
+    import google_crc32c  # which a logged model is served without
+
     if any(column.offset for column in batch.columns):  # else the buffers have other rows too
         return int(google_crc32c.extend(before, batch.serialize()))
     for column in batch.columns:

@@ -134,20 +134,26 @@ class RunLog:
         self.warn(f"{reason}, and what is left is dropped")
         return False
 
-    def call(self, what: str, seconds: float, act: Callable[[], object]) -> bool:
+    def call(self, what: str, seconds: float, act: Callable[[], object], uri: str = "") -> bool:
         """Call a function that sends something large; wait at most so many seconds, then leave it to a thread.
 
-        It returns whether it was sent.
+        It returns whether it was sent. With `uri` that is the address to which it is sent, and not asked if nothing
+        listens there.
         """
+        if uri and (reason := _why_silent(uri)):
+            self.warn(f"{what}: {reason}", once=False)
+            return False
         sent: list[object] = []
         self.put(lambda: sent.append(act()), f"{what}: ")
         if not self._calls.drain(seconds):
-            self.warn(_why_silent(self.uri) or f"{what} is not sent after {seconds:.0f} s, and is left to a thread")
+            self.warn(
+                _why_silent(uri or self.uri) or f"{what} is not sent after {seconds:.0f} s, and is left to a thread"
+            )
         return bool(sent)
 
-    def warn(self, reason: object) -> None:
-        """Warn, once, that MLflow did not take something."""
-        if not self._warned:
+    def warn(self, reason: object, *, once: bool = True) -> None:
+        """Warn that MLflow did not take something; with `once` not if it has before."""
+        if not (once and self._warned):
             self._warned = True
             uri = without_secrets(self.uri).replace(f"{HIDDEN}@", "")
             text = "MLflow at %s does not take what is logged to run %s: %s. The training goes on without"
@@ -158,7 +164,7 @@ class RunLog:
             if not self._given_up:
                 send()
         except Exception as error:  # of any kind: the training goes on
-            self.warn(f"{what}{_first_line(error)}")
+            self.warn(f"{what}{_first_line(error)}", once=not what)
 
 
 def open_log() -> RunLog | None:

@@ -49,9 +49,9 @@ class WithCode:
         """Return a pickle that names the user's modules, and one that contains their code."""
         references = cloudpickle.dumps(self.value)
         values, problem = b"", ""
-        if modules := _own_modules():
+        if modules := own_modules():
             try:
-                values = _dumps_by_value(self.value, modules)
+                values = dumps_by_value(self.value, modules)
             except Exception as error:  # of the objects' own code; the nodes may import them
                 problem = f"{type(error).__name__}: {error}"
         return _load_pickle, (references, b"" if values == references else values, problem)
@@ -71,7 +71,8 @@ def _load_pickle(references: bytes, values: bytes, problem: str) -> Any:
         raise
 
 
-def _dumps_by_value(value: Any, modules: Sequence[ModuleType]) -> bytes:
+def dumps_by_value(value: Any, modules: Sequence[ModuleType]) -> bytes:
+    """Return a pickle of a value that holds the code of these modules which the value uses."""
     with _by_value:
         known = cloudpickle.list_registry_pickle_by_value()
         added = [module for module in modules if module.__name__ not in known]
@@ -84,7 +85,7 @@ def _dumps_by_value(value: Any, modules: Sequence[ModuleType]) -> bytes:
                 cloudpickle.unregister_pickle_by_value(module)
 
 
-def _own_modules() -> list[ModuleType]:
+def own_modules() -> list[ModuleType]:
     """Return the loaded top-level modules that belong to no installed distribution."""
     return [
         module

@@ -19,6 +19,7 @@ from tensorflowonspark.ml.features import TakenColumns
 from tensorflowonspark.ml.fit_tracking import log_fitted, tracked_fit
 from tensorflowonspark.ml.inputs import are_in_order, column_shapes, holds_arrays, input_of_each
 from tensorflowonspark.ml.invalid_rows import without_invalid
+from tensorflowonspark.ml.mlflow import Registration
 from tensorflowonspark.ml.model import KerasModel
 from tensorflowonspark.ml.model_bundle import inputs_of, require_outputs
 from tensorflowonspark.ml.node_training import TrainingJob, train
@@ -112,6 +113,7 @@ class KerasEstimator(TrainingParams, Estimator[KerasModel], MLReadable["KerasEst
         return StageReader(cls, lambda _bundle, _metadata: cls())
 
     def _fit(self, dataset: "DataFrame") -> KerasModel:
+        registration = Registration.of(self.getRegisteredModelName(), self.getModelTags(), self.getModelAliases())
         options = {**with_groups(self._cluster_settings), "start": self.getStart()}
         self._check_model()
         frame, validation = self._select_rows(dataset)
@@ -135,7 +137,7 @@ class KerasEstimator(TrainingParams, Estimator[KerasModel], MLReadable["KerasEst
         # As in Spark ML the model has the estimator's uid, so that param maps of the estimator are the model's too.
         model: KerasModel = self._copyValues(KerasModel(trained.bundle, history=trained.history)._resetUid(self.uid))
         model._manifest = trained.manifest
-        log_fitted(fit, model, frame)
+        log_fitted(fit, model, frame, registration)
         return model
 
     def _select_rows(self, dataset: "DataFrame") -> "tuple[DataFrame, DataFrame | str | None]":

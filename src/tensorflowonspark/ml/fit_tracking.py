@@ -1,5 +1,6 @@
 """Tracking of `KerasEstimator.fit`: its params, and the fitted model with its signature, in the active MLflow run."""
 
+import logging
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -7,15 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 from tensorflowonspark.driver.run_log import open_log
 from tensorflowonspark.driver.tracking import Fit, fit_parameters, scalars
+from tensorflowonspark.ml.mlflow import Logged, Registration
 from tensorflowonspark.ml.model import KerasModel
 from tensorflowonspark.ml.params import ModelParams, is_plain
-from tensorflowonspark.ml.taken_types import TakenTypes
 from tensorflowonspark.secrecy import is_secret
 from tensorflowonspark.settings import Dashboard, as_group
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+_log = logging.getLogger(__name__)
 # A model that takes longer to log is left out, so that a tracking server which hangs does not hold up `fit`.
 _MODEL_SECONDS = 30.0  # to log a model, and
 _BYTES_PER_SECOND = 2e6  # of its data
@@ -66,33 +68,39 @@ def tracked_fit(stage: ModelParams, options: Mapping[str, Any]) -> Iterator[Fit 
         yield fit
 
 
-def log_fitted(fit: Fit | None, model: KerasModel, frame: "DataFrame") -> None:
-    """Log the fitted model to the run that its cluster has logged to.
+def log_fitted(fit: Fit | None, model: KerasModel, frame: "DataFrame", registration: Registration) -> None:
+    """Log the fitted model to the run that its cluster has logged to, and register it.
 
     Over Spark Connect the cluster's driver is a task, which logs nothing: then the params, and the metrics of each
     epoch from the model's history, are logged here.
     """
-    if fit is None:
+    log = (fit.log or open_log()) if fit else None
+    if fit is None or log is None:
+        if registration.name:
+            _log.warning("the model is not registered as %r: no run of MLflow is active here", registration.name)
         return
-    log = fit.log
-    if log is None:
-        if (log := open_log()) is None:
-            return
+    if fit.log is None:
         log.log_parameters(fit.parameters)
     if not fit.epochs and model.history:
         log.log_history(model.history)
-    if not log.close() or _autolog_takes_models():
+    if not log.close() or (_autolog_takes_models() and not registration.name):
         return
-    name = f"{log.prefix}model".replace("/", "_")
-    run_id, size = log.run_id, len(model._bundle.data)
-    columns = TakenTypes.of(model, frame)
+    name, run_id = f"{log.prefix}model".replace("/", "_"), log.run_id
+    try:
+        logged = Logged(model, frame)
+    except Exception as error:  # of the user's own code: the training goes on
+        log.warn(f"the model: {error}", once=False)
+        return
+    found: list[str] = []
+    seconds = _MODEL_SECONDS + logged.size / _BYTES_PER_SECOND
 
     def send() -> None:
-        from tensorflowonspark.ml.mlflow import log_stage
+        found.append(logged.log(name, run_id, registration.tags).model_uri)
 
-        log_stage(model, run_id, name, columns)
-
-    log.call("the model", _MODEL_SECONDS + size / _BYTES_PER_SECOND, send)
+    if log.call("the model", seconds, send) and registration.name:
+        registry = str(sys.modules["mlflow"].get_registry_uri())
+        what = f"the model's registration as {registration.name!r} at {registry}"
+        log.call(what, seconds, lambda: registration.register(found[0]), registry)
 
 
 def _autolog_takes_models() -> bool:

@@ -1,33 +1,43 @@
 """A flavor of MLflow: fitted stages as models that MLflow's ``pyfunc`` applies to pandas, and Spark to DataFrames.
 
-A logged model is a saved `KerasModel` in ``data/stage``, and this module as MLflow's loader. Predicting needs
-TensorFlow and pyspark, but no Spark session.
+A logged model is a saved `KerasModel` in ``data/stage``, with what `served` needs to apply its file, and the code that
+this takes in ``code``: MLflow needs neither this package nor Spark to serve it.
 """
 
+import pickle
+import re
+import sys
 import tempfile
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from importlib import metadata
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 from pyspark.ml.linalg import VectorUDT
-from pyspark.sql.types import DataType, StructType
+from pyspark.sql.types import ArrayType, DataType, DoubleType, StructType
 
+from tensorflowonspark.columns import arrow_type, check_schema
 from tensorflowonspark.errors import SpecError
-from tensorflowonspark.ml.distribution import loaded_here
+from tensorflowonspark.ml.logged_code import own_code, users_code
 from tensorflowonspark.ml.model import KerasModel
-from tensorflowonspark.ml.taken_types import TakenTypes
+from tensorflowonspark.ml.outputs import struct_of
+from tensorflowonspark.ml.params import check_columns
+from tensorflowonspark.ml.served import FILE, STAGE, Served
+from tensorflowonspark.ml.taken_types import ZONE, TakenTypes
 
 if TYPE_CHECKING:
     import pandas as pd
+    from pyspark.sql import DataFrame
 
-__all__ = ["load_model"]
+__all__ = ["load_model", "log_model"]
 
-_STAGE = "stage"
-_TAKEN = "taken.json"  # beside it: the types of its columns, and a time zone
-_PACKAGES = ("tensorflowonspark", "tensorflow", "keras", "tf_keras", "pyspark", "pandas", "pyarrow", "numpy")
+_MODULES = ("numpy", "pandas", "pyarrow")  # that `served` imports, beside those of the model's kind
+_MODULES_OF = {"keras": ("keras", "tensorflow"), "tf_keras": ("tf_keras", "tensorflow"), "saved_model": ("tensorflow",)}
 # The names of Spark's types and of MLflow's.
 _TYPES = {
     **{name: name for name in ("boolean", "integer", "long", "float", "double", "string", "binary")},
@@ -36,6 +46,10 @@ _TYPES = {
     **dict.fromkeys(("date", "timestamp", "timestamp_ntz"), "datetime"),
     "decimal": "double",
 }
+_ZEROS: dict[str, Any] = {"integer": np.int32(0), "long": np.int64(0), "float": np.float32(0), "double": np.float64(0)}
+_ZEROS |= {"boolean": np.False_, "string": "", "binary": b"", "datetime": datetime(1970, 1, 1)}
+_LEVELS = ("catalog", "schema", "model")  # of a name in Unity Catalog
+_MAX_EXAMPLE = 10_000  # values of an example's column
 
 
 def load_model(model_uri: str) -> KerasModel:
@@ -65,54 +79,212 @@ def load_model(model_uri: str) -> KerasModel:
 
     with tempfile.TemporaryDirectory(prefix="tfos-") as scratch:
         directory = mlflow.artifacts.download_artifacts(model_uri, dst_path=scratch)
-        return KerasModel.read().load_locally(f"{directory}/data/{_STAGE}", model_uri)
+        return KerasModel.read().load_locally(f"{directory}/data/{STAGE}", model_uri)
 
 
-def log_stage(stage: KerasModel, run_id: str, name: str, columns: TakenTypes) -> str:
-    """Log a stage, and the columns that it takes, as a model of a run, by its name there; return its address."""
-    from mlflow import pyfunc
-    from mlflow.models import Model
+def log_model(
+    stage: KerasModel,
+    frame: "DataFrame",
+    name: str = "model",
+    *,
+    registered_model_name: str | None = None,
+    tags: Mapping[str, Any] | None = None,
+    aliases: Sequence[str] = (),
+    input_example: Any = None,
+    run_id: str | None = None,
+) -> Any:
+    """Log a stage to MLflow as a model that is served without this package and Spark, and register it.
 
-    with tempfile.TemporaryDirectory(prefix="tfos-") as scratch:
-        stage.write().save_locally(f"{scratch}/{_STAGE}")
-        Path(scratch, _STAGE, _TAKEN).write_text(columns.to_json())
-        logged = Model.log(
-            artifact_path=None,
-            name=name,
-            flavor=pyfunc,
-            run_id=run_id,
-            loader_module=__name__,
-            data_path=f"{scratch}/{_STAGE}",
-            pip_requirements=requirements(),
-            signature=_signature_of(stage, columns.schema),
+    `KerasEstimator.fit` does this with what it has trained; this is for other stages, and for stages that are read.
+
+    Parameters
+    ----------
+    stage : KerasModel
+        The stage. Its classes and functions that are yours are logged with it.
+    frame : DataFrame
+        Rows as it takes them: the types of its columns become the model's signature. Nothing is computed of it.
+    name : str
+        The name of the model in its run.
+    registered_model_name : str, optional
+        Register it as a new version of the model of this name; in Unity Catalog ``catalog.schema.model``.
+    tags : mapping, optional
+        Tags of the logged model, and of the registered version.
+    aliases : sequence of str
+        Aliases that become those of the registered version.
+    input_example : optional
+        As MLflow takes it, in place of one with zeros and empty strings, of the columns' types.
+    run_id : str, optional
+        The run; by default the active one, or a new one.
+
+    Returns
+    -------
+    mlflow.models.model.ModelInfo
+        MLflow's description of the model, with its ``model_uri`` and ``registered_model_version``.
+
+    Raises
+    ------
+    SpecError
+        If a name or an alias can't be right, the rows are not as the stage takes them, or the code of the model can't
+        be logged. Errors of MLflow and its servers are its own.
+
+    Examples
+    --------
+    >>> info = log_model(stage, df, registered_model_name="digits", aliases=["champion"])  # doctest: +SKIP
+    >>> mlflow.pyfunc.load_model("models:/digits@champion").predict(df.toPandas())  # doctest: +SKIP
+    """
+    registration = Registration.of(registered_model_name, tags, aliases)
+    info = Logged(stage, frame, input_example).log(name, run_id, registration.tags)
+    if registration.name:
+        info.registered_model_version = registration.register(info.model_uri)
+    return info
+
+
+@dataclass(frozen=True)
+class Registration:
+    """How a model is registered."""
+
+    name: str  # empty if it is only logged
+    tags: Mapping[str, Any]
+    aliases: tuple[str, ...]
+
+    @classmethod
+    def of(cls, name: str | None, tags: Mapping[str, Any] | None, aliases: Sequence[str] | None) -> "Registration":
+        """Return it if a registry of MLflow would accept the names; raises SpecError if not."""
+        found = cls(name or "", dict(tags or {}), tuple(aliases or ()))
+        parts, mlflow = found.name.split("."), sys.modules.get("mlflow")
+        registry = str(mlflow.get_registry_uri()) if mlflow and name is not None else ""
+        if name is not None and (not name.strip() or {"/", ":"} & {*name}):
+            raise SpecError(f"the registered model's name {name!r}: expected a text without '/' and ':'")
+        if registry.startswith(("databricks-uc", "uc:")) and (len(parts) != len(_LEVELS) or not all(parts)):
+            raise SpecError(
+                f"the registered model's name {name!r}: in Unity Catalog, which is the registry ({registry}), it has "
+                "three parts: {'.'.join(_LEVELS)}"
+            )
+        for alias in found.aliases:
+            if not re.fullmatch(r"[\w-]+", alias) or re.fullmatch(r"(?i)latest|v\d+", alias):
+                raise SpecError(
+                    f"alias {alias!r}: expected letters, digits, '_' and '-', and neither 'latest' nor a version's 'v1'"
+                )
+        if found.aliases and not name:
+            raise SpecError(f"aliases {list(found.aliases)} are of a registered model: give its name")
+        return found
+
+    def register(self, uri: str) -> str:
+        """Register a logged model; return the version."""
+        import mlflow
+
+        version = str(mlflow.register_model(uri, self.name, tags=self.tags or None).version)
+        for alias in self.aliases:
+            mlflow.MlflowClient().set_registered_model_alias(self.name, alias, version)
+        return version
+
+
+class Logged:
+    """A stage with what is logged of it; all that needs the session and the columns is done when it is made.
+
+    Raises SpecError if the rows are not as the stage takes them, or the code of the model can't be logged.
+    """
+
+    def __init__(self, stage: KerasModel, frame: "DataFrame", input_example: Any = None) -> None:
+        check_columns(frame, stage._feature_columns)
+        schema = StructType([frame.schema[name] for name in stage._feature_columns])
+        check_schema(schema)
+        bundle, results = stage._complete_bundle, stage._result_types
+        users = pickle.loads(bundle.data) if bundle.kind == "function" else bundle.code.load()
+        code, self._files, self._imported = users_code(users)
+        self.stage, self.size = stage, len(bundle.data)
+        self._served = Served(
+            kind=bundle.kind,
+            inputs=bundle.inputs,
+            signature=bundle.signature,
+            tags=bundle.tags,
+            layers=stage._layers,
+            code=code,
+            taken=stage._taken_columns(schema),
+            types=TakenTypes(_arrow(schema), str(frame.sparkSession.conf.get(ZONE))),
+            outputs=stage._output_groups,
+            results=_arrow(struct_of(results)),
+            batch_rows=stage.getInferenceBatchSize(),
         )
-    return str(logged.model_uri)
+        self._signature = _signature_of(schema, results)
+        self._example = _example(schema, self._served) if input_example is None else input_example
+
+    def log(self, name: str, run_id: str | None, tags: Mapping[str, Any]) -> Any:
+        """Log it as a model, by its name in a run; return MLflow's description."""
+        from mlflow.models import Model
+
+        return Model.log(None, self, name=name, run_id=run_id, tags=dict(tags), validate_serving_input=False)
+
+    def save_model(self, path: str, mlflow_model: Any, validate_serving_input: bool = False) -> None:  # noqa: ARG002
+        """Write the files of the model, as MLflow asks a flavor to."""
+        from mlflow import pyfunc
+
+        module, files = own_code()
+        with tempfile.TemporaryDirectory(prefix="tfos-") as scratch:
+            self.stage.write().save_locally(f"{scratch}/{STAGE}")
+            Path(scratch, STAGE, FILE).write_bytes(pickle.dumps(self._served))
+            for file, text in {**files, **self._files}.items():
+                Path(scratch, "code", file).parent.mkdir(parents=True, exist_ok=True)
+                Path(scratch, "code", file).write_text(text)
+            pyfunc.save_model(
+                path,
+                mlflow_model=mlflow_model,
+                loader_module=module,
+                data_path=f"{scratch}/{STAGE}",
+                code_paths=[str(each) for each in sorted(Path(scratch, "code").iterdir())],
+                pip_requirements=_requirements({*_MODULES, *_MODULES_OF.get(self._served.kind, ()), *self._imported}),
+                signature=self._signature,
+                input_example=self._example,
+            )
 
 
-def requirements() -> list[str]:
-    """Return what a process needs to load a logged stage, with the versions of this one."""
-    found = []
-    for package in _PACKAGES:
-        with suppress(metadata.PackageNotFoundError):
-            found.append(f"{package}=={metadata.version(package)}")
-    return found
+def _arrow(schema: StructType) -> pa.Schema:
+    return pa.schema([(each.name, arrow_type(each.dataType)) for each in schema])
 
 
-def _signature_of(stage: KerasModel, schema: StructType) -> Any:
-    """Return MLflow's signature of a stage that takes the columns of a schema."""
+def _requirements(modules: Iterable[str]) -> list[str]:
+    """Return the distributions that have modules, with the versions of this process."""
+    known = metadata.packages_distributions()
+    found = {each for name in modules for each in ([name] if name in known.get(name, ()) else known.get(name, ()))}
+    return sorted(f"{each}=={metadata.version(each)}" for each in found)
+
+
+def _example(schema: StructType, served: Served) -> "pd.DataFrame | None":
+    """Return a row of zeros and empty strings; None if a column's type has no such value, or a row is large."""
+    import pandas as pd
+
+    row = {}
+    for each in schema:
+        kind, depth = each.dataType, 0
+        while isinstance(kind, ArrayType):
+            kind, depth = kind.elementType, depth + 1
+        if isinstance(kind, VectorUDT):
+            kind, depth = DoubleType(), 1
+        name, shape = _TYPES.get(kind.typeName(), ""), served.taken.by_column["shapes"].get(each.name, (1,) * depth)
+        sizes = [1 if size is None else size for size in shape]
+        if name not in _ZEROS or prod(sizes) > _MAX_EXAMPLE or (depth and name == "datetime"):
+            return None
+        if name == "binary":
+            row[each.name] = bytes(prod(sizes)) if sizes else b""
+            continue
+        sizes = sizes if len(sizes) == depth else [*[1] * (depth - 1), prod(sizes)][:depth]
+        zero = _ZEROS[name]
+        row[each.name] = np.full(sizes, zero, getattr(zero, "dtype", object))[()]
+    return pd.DataFrame({name: [value] for name, value in row.items()})
+
+
+def _signature_of(schema: StructType, results: Mapping[str, DataType]) -> Any:
+    """Return MLflow's signature of a stage that takes the columns of a schema, and adds results of these types."""
     from mlflow.models import ModelSignature
     from mlflow.types import ColSpec, Schema
-    from pyspark.sql.types import StructType
 
     returned: dict[str, Any] = {}
-    for name, kind in stage._result_types.items():
-        if isinstance(kind, StructType):
-            returned |= {f"{name}.{each.name}": _type(each.dataType) for each in kind}
-        else:
-            returned[name] = _type(kind)
+    for name, kind in results.items():
+        several = kind if isinstance(kind, StructType) else ()
+        returned |= {f"{name}.{each.name}": each.dataType for each in several} or {name: kind}
     return ModelSignature(
         inputs=Schema([ColSpec(_type(each.dataType, taken=True), each.name) for each in schema]),
-        outputs=Schema([ColSpec(kind, name) for name, kind in returned.items()]),
+        outputs=Schema([ColSpec(_type(kind), name) for name, kind in returned.items()]),
     )
 
 
@@ -129,48 +301,3 @@ def _type(kind: DataType, taken: bool = False) -> Any:
         return AnyType() if taken else Array(DataType.double)
     name = _TYPES.get(kind.typeName(), "")
     return DataType[name] if name else AnyType()
-
-
-# ---- for MLflow's pyfunc
-
-
-def _load_pyfunc(path: str) -> "_Predictor":
-    """Return the object whose ``predict`` MLflow calls."""
-    directory = Path(path) if Path(path).name == _STAGE else Path(path, _STAGE)
-    stage = KerasModel.read().load_locally(str(directory))
-    try:
-        taken = TakenTypes.from_json((directory / _TAKEN).read_text())
-    except (OSError, SpecError) as error:
-        raise SpecError(f"{directory}: {_TAKEN} can't be read: {error}") from error
-    return _Predictor(stage, taken)
-
-
-class _Predictor:
-    """A stage applied to pandas."""
-
-    def __init__(self, stage: KerasModel, taken: TakenTypes) -> None:
-        self._stage, self._taken = stage, taken
-        loaded_here(stage._complete_bundle, stage._layers)  # before the first request
-
-    def predict(self, data: "pd.DataFrame", params: Mapping[str, Any] | None = None) -> "pd.DataFrame":  # noqa: ARG002
-        """Return the result columns for each row; one with a null or a wrong shape is an error."""
-        import pandas as pd
-
-        stage = self._stage
-        columns = stage._feature_columns
-        missing = [name for name in columns if name not in data]
-        if missing:
-            raise SpecError(f"the data has no column {', '.join(map(repr, missing))}; it has {list(data)}")
-        batch = self._taken.batch_of(data)
-        found: dict[str, Any] = {}
-        for name, result in stage._results(batch, self._taken.schema, stage._layers, stage._output_groups).items():
-            several = isinstance(result, dict)
-            found |= {f"{name}.{output}": each for output, each in result.items()} if several else {name: result}
-        return pd.DataFrame({name: _column(result) for name, result in found.items()}, index=data.index)
-
-
-def _column(values: Any) -> Any:
-    array = np.asarray(values)
-    if array.ndim > 1 and array.shape[1:] == (1,):
-        array = array[:, 0]
-    return array if array.ndim == 1 else array.tolist()

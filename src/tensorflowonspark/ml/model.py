@@ -471,10 +471,14 @@ class KerasModel(ModelParams, Model, MLReadable["KerasModel"], MLWritable):
         return replace(bundle, code=pickled({**bundle.code.load(), **given.load()})) if given else bundle
 
     def _taken_columns(self, schema: "StructType", skipping: str = "") -> TakenColumns:
-        """Return the feature columns of rows with a schema, with their conversion to the model's inputs."""
+        """Return the feature columns of rows with a schema, with their conversion to the model's inputs.
+
+        Raises SpecError if these are strings where the model takes numbers, or the other way round.
+        """
         columns, by_column = self._feature_columns, self._by_column
         arrays = [name for name in columns if holds_arrays(schema[name].dataType)]
         shapes = column_shapes(self._bundle.inputs, columns, arrays, by_column["shapes"])
+        check_dtypes(self._bundle.inputs, _dtypes(schema, columns, shapes))
         return TakenColumns(tuple(columns), {**by_column, "shapes": shapes}, skipping=skipping)
 
     @property
@@ -495,9 +499,7 @@ class KerasModel(ModelParams, Model, MLReadable["KerasModel"], MLWritable):
         self, batch: pa.RecordBatch, schema: "StructType", layers: tuple[str, ...], groups: OutputGroups
     ) -> dict[str, Any]:
         """Return the values of result columns for some rows, computed in this process."""
-        taken = self._taken_columns(schema)
-        check_dtypes(self._bundle.inputs, _dtypes(schema, self._feature_columns, taken.by_column["shapes"]))
-        features = features_of(taken, batch, by_name=self._bundle.kind != "function")
+        features = features_of(self._taken_columns(schema), batch, by_name=self._bundle.kind != "function")
         call = loaded_here(self._complete_bundle, layers)
         values = call_in_pieces(call, features, batch, self.getInferenceBatchSize())
         return {name: each for group in groups for name, each in result_values(*group, values).items()}
@@ -524,7 +526,6 @@ class KerasModel(ModelParams, Model, MLReadable["KerasModel"], MLWritable):
                 f"the DataFrame has a column {existing[0]!r} already: drop it, or set another predictionCol"
             )
         taken = self._taken_columns(dataset.schema, _SKIPPING)
-        check_dtypes(self._bundle.inputs, _dtypes(dataset.schema, features, taken.by_column["shapes"]))
         plan = PredictPlan(
             model=distribute(dataset.sparkSession, self._complete_bundle, self._layers),
             taken=taken,

@@ -201,6 +201,13 @@ class TrainingSettings(ModelSettings):
     clusterOptions : mapping, optional
         Further settings of the cluster and its feed, each by itself: ``{"log_level": "WARNING", "cache": "memory"}``
         (docs/reference/settings.md). Those that are params are refused here.
+    registeredModelName : str, optional
+        Where a run of MLflow is active: the name under which the fitted model is registered there, as a new version; in
+        Unity Catalog ``catalog.schema.model``. See docs/mlflow.md.
+    modelTags : mapping, optional
+        Tags of the model that is logged to MLflow, and of its registered version.
+    modelAliases : sequence of str, optional
+        Aliases that become those of the registered version, as ``["champion"]``.
     verbose : int
         Output of Keras on the chief: 0, 1 or 2; by default 0, and in a notebook 2, a line for each epoch.
     """
@@ -234,6 +241,9 @@ class TrainingSettings(ModelSettings):
     trainFn: TrainFn | None = None
     backend: Backend | None = None
     clusterOptions: Annotated[Mapping[str, Any] | None, as_mapping_of_settings, {}] = None
+    registeredModelName: Annotated[str | None, TypeConverters.toString] = None
+    modelTags: Annotated[Mapping[str, Any] | None, as_mapping, {}] = None
+    modelAliases: Annotated[Sequence[str] | None, TypeConverters.toListString, []] = None
     verbose: Annotated[int, TypeConverters.toInt] = 0
 
 
