@@ -17,8 +17,8 @@ from pyspark import cloudpickle as spark_cloudpickle
 import tests
 from tensorflowonspark import storage
 from tests.support import hadoop, jvm, ladder
-from tests.support.mlflow_server import MlflowServer
 from tests.support.mlflow_server import environment as mlflow_environment
+from tests.support.mlflow_server import tracking_server
 from tests.support.paths import SUPPORT
 from tests.support.processes import check_nothing_left, ended, fork_servers, scratch_directories
 from tests.support.standalone import standalone_cluster
@@ -208,7 +208,7 @@ def remote_directory(request, spark, hadoop_free):
 def mlflow_server():
     """The address of MLflow's own server, on a SQLite store."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as directory:
-        server = MlflowServer(directory)
+        server = tracking_server(directory)
         yield server.uri
         server.close()
 

@@ -12,7 +12,9 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from hashlib import sha256
+from importlib.machinery import ModuleSpec
 from importlib.util import find_spec, resolve_name
+from pathlib import Path
 from typing import Any
 
 import cloudpickle
@@ -82,12 +84,18 @@ def sources(names: list[str], is_taken: Callable[[str], bool]) -> tuple[dict[str
         if spec is None:
             continue
         package = spec.submodule_search_locations is not None
-        text = getattr(spec.loader, "get_source", lambda _: None)(name)
+        text = _source(spec)
         if text is None and spec.origin:
             raise SpecError(f"the module {name}, which the model needs, has no source to log ({spec.origin})")
         files[f"{name.replace('.', '/')}{'/__init__' if package else ''}.py"] = text or ""
         waiting += _imports(ast.parse(text or ""), name if package else parent)
     return files, others
+
+
+def _source(spec: ModuleSpec) -> str | None:
+    if hasattr(spec.loader, "get_source"):  # also of one in an archive
+        return spec.loader.get_source(spec.name)  # type: ignore[no-any-return,union-attr]
+    return Path(spec.origin).read_text() if (spec.origin or "").endswith(".py") else None
 
 
 def _imports(tree: ast.AST, package: str) -> Iterator[str]:

@@ -10,25 +10,24 @@ import sys
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from importlib import metadata
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pyarrow as pa
 from pyspark.ml.linalg import VectorUDT
-from pyspark.sql.types import ArrayType, DataType, DoubleType, StructType
+from pyspark.sql.types import DataType, StructType
 
-from tensorflowonspark.columns import arrow_type, check_schema
+from tensorflowonspark.columns import Kind, arrow_type, check_schema, natural_type, zeros
+from tensorflowonspark.columns.layout import is_binary, leaf_type
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.ml.logged_code import own_code, users_code
 from tensorflowonspark.ml.model import KerasModel
 from tensorflowonspark.ml.outputs import struct_of
 from tensorflowonspark.ml.params import check_columns
 from tensorflowonspark.ml.served import FILE, STAGE, Served
-from tensorflowonspark.ml.taken_types import ZONE, TakenTypes
+from tensorflowonspark.ml.taken_types import ZONE
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
 
 __all__ = ["load_model", "log_model"]
 
-_MODULES = ("numpy", "pandas", "pyarrow")  # that `served` imports, beside those of the model's kind
+_MODULES = ("numpy", "pandas")  # that `served` imports, beside pyarrow and those of the model's kind
 _MODULES_OF = {"keras": ("keras", "tensorflow"), "tf_keras": ("tf_keras", "tensorflow"), "saved_model": ("tensorflow",)}
 # The names of Spark's types and of MLflow's.
 _TYPES = {
@@ -46,8 +45,7 @@ _TYPES = {
     **dict.fromkeys(("date", "timestamp", "timestamp_ntz"), "datetime"),
     "decimal": "double",
 }
-_ZEROS: dict[str, Any] = {"integer": np.int32(0), "long": np.int64(0), "float": np.float32(0), "double": np.float64(0)}
-_ZEROS |= {"boolean": np.False_, "string": "", "binary": b"", "datetime": datetime(1970, 1, 1)}
+_UNITY_CATALOG = ("databricks-uc", "uc:")
 _LEVELS = ("catalog", "schema", "model")  # of a name in Unity Catalog
 _MAX_EXAMPLE = 10_000  # values of an example's column
 
@@ -150,18 +148,17 @@ class Registration:
     @classmethod
     def of(cls, name: str | None, tags: Mapping[str, Any] | None, aliases: Sequence[str] | None) -> "Registration":
         """Return it if a registry of MLflow would accept the names; raises SpecError if not."""
-        found = cls(name or "", dict(tags or {}), tuple(aliases or ()))
-        parts, mlflow = found.name.split("."), sys.modules.get("mlflow")
-        registry = str(mlflow.get_registry_uri()) if mlflow and name is not None else ""
+        found, mlflow = cls(name or "", tags or {}, tuple(aliases or ())), sys.modules.get("mlflow")
+        registry, parts = str(mlflow.get_registry_uri()) if mlflow else "", found.name.split(".")
         if name is not None and (not name.strip() or {"/", ":"} & {*name}):
             raise SpecError(f"the registered model's name {name!r}: expected a text without '/' and ':'")
-        if registry.startswith(("databricks-uc", "uc:")) and (len(parts) != len(_LEVELS) or not all(parts)):
+        if name and registry.startswith(_UNITY_CATALOG) and not (len(parts) == len(_LEVELS) and all(parts)):
             raise SpecError(
                 f"the registered model's name {name!r}: in Unity Catalog, which is the registry ({registry}), it has "
-                "three parts: {'.'.join(_LEVELS)}"
+                f"three parts: {'.'.join(_LEVELS)}"
             )
         for alias in found.aliases:
-            if not re.fullmatch(r"[\w-]+", alias) or re.fullmatch(r"(?i)latest|v\d+", alias):
+            if not re.fullmatch(r"(?!(?i:latest|v\d+)$)[\w-]+", alias):
                 raise SpecError(
                     f"alias {alias!r}: expected letters, digits, '_' and '-', and neither 'latest' nor a version's 'v1'"
                 )
@@ -201,13 +198,14 @@ class Logged:
             layers=stage._layers,
             code=code,
             taken=stage._taken_columns(schema),
-            types=TakenTypes(_arrow(schema), str(frame.sparkSession.conf.get(ZONE))),
+            schema=_arrow(schema),
+            zone=str(frame.sparkSession.conf.get(ZONE)),
             outputs=stage._output_groups,
             results=_arrow(struct_of(results)),
             batch_rows=stage.getInferenceBatchSize(),
         )
         self._signature = _signature_of(schema, results)
-        self._example = _example(schema, self._served) if input_example is None else input_example
+        self._example = _example(self._served) if input_example is None else input_example
 
     def log(self, name: str, run_id: str | None, tags: Mapping[str, Any]) -> Any:
         """Log it as a model, by its name in a run; return MLflow's description."""
@@ -246,31 +244,25 @@ def _requirements(modules: Iterable[str]) -> list[str]:
     """Return the distributions that have modules, with the versions of this process."""
     known = metadata.packages_distributions()
     found = {each for name in modules for each in ([name] if name in known.get(name, ()) else known.get(name, ()))}
-    return sorted(f"{each}=={metadata.version(each)}" for each in found)
+    # MLflow's server needs an older pyarrow at times than its client has, and all of them read the same types.
+    return ["pyarrow", *sorted(f"{each}=={metadata.version(each)}" for each in found - {"pyarrow"})]
 
 
-def _example(schema: StructType, served: Served) -> "pd.DataFrame | None":
+def _example(served: Served) -> "pd.DataFrame | None":
     """Return a row of zeros and empty strings; None if a column's type has no such value, or a row is large."""
     import pandas as pd
 
-    row = {}
-    for each in schema:
-        kind, depth = each.dataType, 0
-        while isinstance(kind, ArrayType):
-            kind, depth = kind.elementType, depth + 1
-        if isinstance(kind, VectorUDT):
-            kind, depth = DoubleType(), 1
-        name, shape = _TYPES.get(kind.typeName(), ""), served.taken.by_column["shapes"].get(each.name, (1,) * depth)
-        sizes = [1 if size is None else size for size in shape]
-        if name not in _ZEROS or prod(sizes) > _MAX_EXAMPLE or (depth and name == "datetime"):
+    columns: dict[str, Any] = {}
+    for name, kind in zip(served.schema.names, served.schema.types, strict=True):
+        (dtype, depth, text), leaf = natural_type(name, kind), leaf_type(kind)
+        shape = [size or 1 for size in served.taken.by_column["shapes"].get(name, (1,) * depth)]
+        sizes = shape if len(shape) == depth else [*[1] * (depth - 1), prod(shape)]  # flat arrays have other shapes
+        timed, day = pa.types.is_temporal(leaf), pa.types.is_date(kind) or pa.types.is_timestamp(kind)
+        if prod(sizes) > _MAX_EXAMPLE or (timed and not day) or (shape and is_binary(leaf)):
             return None
-        if name == "binary":
-            row[each.name] = bytes(prod(sizes)) if sizes else b""
-            continue
-        sizes = sizes if len(sizes) == depth else [*[1] * (depth - 1), prod(sizes)][:depth]
-        zero = _ZEROS[name]
-        row[each.name] = np.full(sizes, zero, getattr(zero, "dtype", object))[()]
-    return pd.DataFrame({name: [value] for name, value in row.items()})
+        zero: Any = zeros(1, Kind(dtype, tuple(sizes), text=text))
+        columns[name] = [pd.Timestamp(0) if day else zero[0]]
+    return pd.DataFrame(columns)
 
 
 def _signature_of(schema: StructType, results: Mapping[str, DataType]) -> Any:
@@ -295,6 +287,8 @@ def _type(kind: DataType, taken: bool = False) -> Any:
 
     if kind.typeName() == "array":
         element = _type(kind.elementType, taken)
+        if taken:  # MLflow makes none of the narrow types of numbers in JSON, unless they are not in arrays
+            element = {DataType.integer: DataType.long, DataType.float: DataType.double}.get(element, element)
         # MLflow makes numbers of times in lists.
         return AnyType() if element in (AnyType(), DataType.datetime) else Array(element)
     if isinstance(kind, VectorUDT):  # of which MLflow refuses Spark's own, where it wants arrays

@@ -16,12 +16,12 @@ import pyarrow as pa
 
 from tensorflowonspark.columns import flat_columns, to_batch
 from tensorflowonspark.columns.layout import is_list, is_vector
-from tensorflowonspark.errors import SpecError
+from tensorflowonspark.errors import FeedError, SpecError
 from tensorflowonspark.ml.calls import Call, function_call, keras_call, saved_model_call
 from tensorflowonspark.ml.features import TakenColumns, call_in_pieces, features_of
 from tensorflowonspark.ml.inputs import TensorInfo
 from tensorflowonspark.ml.outputs import OutputGroups, result_values
-from tensorflowonspark.ml.taken_types import TakenTypes
+from tensorflowonspark.ml.taken_types import batch_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -31,9 +31,9 @@ STAGE = "stage"  # the name of that
 _PACKAGE = "tensorflowonspark"
 
 
-@dataclass(frozen=True)
+@dataclass
 class Served:
-    """What is to be known of a stage beside its model's file."""
+    """What is to be known of a stage beside its model's file; once that is loaded, MLflow's object to predict with."""
 
     kind: str  # of its `ModelBundle`, as the next ones
     inputs: tuple[TensorInfo, ...]
@@ -42,14 +42,18 @@ class Served:
     layers: tuple[str, ...]
     code: bytes  # a pickle of the user's own classes and functions by name, or of the function that is the model
     taken: TakenColumns
-    types: TakenTypes
+    schema: pa.Schema  # of the columns that it takes
+    zone: str  # of the session
     outputs: OutputGroups
     results: pa.Schema  # of the columns that `transform` adds
     batch_rows: int | None
 
-    def load(self, model: Path) -> Call:
-        """Return the function of the model in a directory."""
-        code = pickle.loads(self.code)
+    def loaded(self, model: Path) -> "Served":
+        """Return it with the function of the model in a directory."""
+        self._call = self._load(model, pickle.loads(self.code))
+        return self
+
+    def _load(self, model: Path, code: Any) -> Call:
         if self.kind == "function":
             return function_call(code, [each.tensor.name for outputs, _ in self.outputs for each in outputs])
         if self.kind == "saved_model":
@@ -60,28 +64,27 @@ class Served:
             found = keras.models.load_model(str(model / "model.keras"))
         return keras_call(found, self.kind, self.inputs, self.layers)
 
-
-class Predictor:
-    """A stage applied to pandas."""
-
-    def __init__(self, served: Served, call: Call) -> None:
-        self._served, self._call = served, call
-
     def predict(self, data: "pd.DataFrame", params: Mapping[str, Any] | None = None) -> "pd.DataFrame":  # noqa: ARG002
-        """Return the result columns for each row; one with a null or a wrong shape is an error."""
+        """Return the result columns for each row; one with a null or a wrong shape is an error, as MLflow has them."""
         import pandas as pd
+        from mlflow.exceptions import MlflowException
 
-        served = self._served
-        if missing := [name for name in served.taken.columns if name not in data]:
-            raise SpecError(f"the data has no column {', '.join(map(repr, missing))}; it has {list(data)}")
-        batch, found = served.types.batch_of(data), pa.RecordBatch.from_pylist([], served.results)
-        if batch.num_rows:
-            features = features_of(served.taken, batch, by_name=served.kind != "function")
-            values = call_in_pieces(self._call, features, batch, served.batch_rows)
-            results = {name: each for group in served.outputs for name, each in result_values(*group, values).items()}
-            found = to_batch(results, served.results, batch.num_rows)
-        flat = flat_columns(found)
+        try:
+            flat = flat_columns(self._results(data))
+        except (FeedError, SpecError) as error:
+            raise MlflowException.invalid_parameter_value(str(error)) from error
         return pd.DataFrame({name: _plain(flat.column(name)) for name in flat.schema.names}, index=data.index)
+
+    def _results(self, data: "pd.DataFrame") -> pa.RecordBatch:
+        if missing := [name for name in self.taken.columns if name not in data]:
+            raise SpecError(f"the data has no column {', '.join(map(repr, missing))}; it has {list(data)}")
+        batch = batch_of(data, self.schema, self.zone)
+        if not batch.num_rows:
+            return pa.RecordBatch.from_pylist([], self.results)
+        features = features_of(self.taken, batch, by_name=self.kind != "function")
+        values = call_in_pieces(self._call, features, batch, self.batch_rows)
+        results = {name: each for group in self.outputs for name, each in result_values(*group, values).items()}
+        return to_batch(results, self.results, batch.num_rows)
 
 
 def _plain(column: pa.Array) -> Any:
@@ -98,9 +101,9 @@ class _Unpickler(pickle.Unpickler):
         return super().find_class(f"{__name__.partition('.')[0] if root == _PACKAGE else root}{dot}{rest}", name)
 
 
-def _load_pyfunc(path: str) -> Predictor:
-    """Return the object whose ``predict`` MLflow calls."""
+def _load_pyfunc(path: str) -> Served:
+    """Return the object whose ``predict`` MLflow calls; the model is loaded before the first request."""
     directory = Path(path) if Path(path).name == STAGE else Path(path, STAGE)
     with (directory / FILE).open("rb") as file:
         served: Served = _Unpickler(file).load()
-    return Predictor(served, served.load(directory / "model"))  # before the first request
+    return served.loaded(directory / "model")

@@ -1,7 +1,6 @@
 """The types of the columns that a logged stage takes, by which rows of pandas become rows as Spark sends them."""
 
 import sys
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,21 +15,14 @@ if TYPE_CHECKING:
 ZONE = "spark.sql.session.timeZone"
 
 
-@dataclass(frozen=True)
-class TakenTypes:
-    """The columns of features of a stage, in Arrow."""
+def batch_of(data: "pd.DataFrame", schema: pa.Schema, zone: str) -> pa.RecordBatch:
+    """Return rows of pandas as Spark sends rows with these columns, which are in Arrow.
 
-    schema: pa.Schema
-    zone: str  # of the session, in which Spark gives timestamps to pandas
-
-    def batch_of(self, data: "pd.DataFrame") -> pa.RecordBatch:
-        """Return rows of pandas as Spark sends rows with these columns.
-
-        Raises FeedError if a value can't be of its column's type.
-        """
-        zone = _session_zone() or self.zone
-        arrays = [_array(data[each.name], each.type, zone) for each in self.schema]
-        return pa.RecordBatch.from_arrays(arrays, self.schema.names)
+    The zone is that of the session which has logged the model, in which Spark gives timestamps to pandas. Raises
+    FeedError if a value can't be of its column's type.
+    """
+    zone = _session_zone() or zone
+    return pa.RecordBatch.from_arrays([_array(data[each.name], each.type, zone) for each in schema], schema.names)
 
 
 def _session_zone() -> str:

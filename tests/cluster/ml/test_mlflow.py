@@ -16,7 +16,6 @@ from pyspark.sql import functions as f
 import tensorflowonspark as tfos
 import tensorflowonspark.ml.mlflow as flavor
 from tensorflowonspark.ml import KerasEstimator, KerasModel
-from tensorflowonspark.ml.taken_types import TakenTypes
 from tests.support.spark_types import ROWS, TAKEN, source
 
 pytestmark = [pytest.mark.masters("local"), pytest.mark.timeout(240)]
@@ -89,22 +88,19 @@ def test_a_logged_model_predicts_pandas_and_is_a_stage_again(spark, mlflow):
     assert again.transform(data.limit(9)).toPandas()["prediction"].tolist() == expected["prediction"].tolist()
 
 
-def test_where_code_is_refused_no_way_of_mlflow_loads_a_function(spark, mlflow):
-    """``spark_udf`` loads it in Spark's tasks, which have the session's setting."""
+def test_where_code_is_refused_no_stage_with_code_is_read(spark, mlflow):
+    """MLflow's own functions run the code of a model anyway."""
     data = rows(spark)
     stage = KerasModel.from_function(lambda x: x[:, 0], {"y": ("float32", ())}, shapes={"features": (2,)})
-    with mlflow.start_run() as run:
-        uri = flavor.log_stage(stage, run.info.run_id, "model", TakenTypes.of(stage, data))
+    with mlflow.start_run():
+        uri = flavor.log_model(stage, data).model_uri
     spark.conf.set("spark.tensorflowonspark.loadCode", "false")
     try:
-        for load in (flavor.load_model, mlflow.pyfunc.load_model):
-            with pytest.raises(tfos.SpecError, match=r"holds code \(function.pkl\)"):
-                load(uri)
-        predict = mlflow.pyfunc.spark_udf(spark, uri, result_type="float", env_manager="local")
-        with pytest.raises(Exception, match=r"holds code \(function.pkl\), and spark.tensorflowonspark.loadCode=false"):
-            data.limit(1).select(predict("features")).collect()
+        with pytest.raises(tfos.SpecError, match=r"holds code \(function.pkl\)"):
+            flavor.load_model(uri)
     finally:
         spark.conf.unset("spark.tensorflowonspark.loadCode")
+    predict = mlflow.pyfunc.spark_udf(spark, uri, result_type="float", env_manager="local")
     assert data.limit(1).select(predict("features").alias("y")).first().y == 0.0
 
 
@@ -148,8 +144,8 @@ def test_each_type_of_spark_means_the_same_to_a_logged_model(spark, mlflow):
             featuresCols=names,
             shapes={name: (2,) for name, kind in zip(names, kinds, strict=True) if kind.startswith("binary")},
         )
-        with mlflow.start_run() as run:
-            uri = flavor.log_stage(stage, run.info.run_id, "model", TakenTypes.of(stage, frame))
+        with mlflow.start_run():
+            uri = flavor.log_model(stage, frame).model_uri
         udf = mlflow.pyfunc.spark_udf(spark, uri, env_manager="local", result_type="prediction array<double>")
         given = frame.toPandas()
         answers = {

@@ -10,7 +10,6 @@ from pyspark.ml import PipelineModel
 
 import tensorflowonspark as tfos
 from tensorflowonspark.ml import KerasEstimator, KerasModel
-from tensorflowonspark.ml.mlflow import _load_pyfunc
 from tensorflowonspark.ml.refusal import check_code
 from tests.support.custom_layers import layer, model_of
 
@@ -99,7 +98,7 @@ LOADS = {
     "KerasModel.load": lambda path: KerasModel.load(f"{path}/stage"),
     "PipelineModel.load": lambda path: PipelineModel.load(f"{path}/pipeline"),
     "initialModel": lambda path: KerasEstimator(initialModel=KerasModel.load(f"{path}/stage")),
-    "MLflow": lambda path: _load_pyfunc(f"{path}/local"),
+    "ml.mlflow.load_model": lambda path: KerasModel.read().load_locally(f"{path}/local/stage"),
 }
 
 
@@ -128,15 +127,14 @@ def test_the_setting_holds_in_threads_of_the_driver(spark, tmp_path):
 
 
 def test_the_setting_holds_in_tasks(spark, tmp_path):
-    """As in ``spark_udf`` of MLflow, which loads the model there."""
     stage = KerasModel.from_function(abs, {"y": ("float32", ())})
     stage.write().save_locally(f"{tmp_path}/local/stage")
-    local = f"{tmp_path}/local"
+    local = f"{tmp_path}/local/stage"
 
     def load(batches):
         for batch in batches:
             try:
-                _load_pyfunc(local)
+                KerasModel.read().load_locally(local)
                 found = ""
             except tfos.SpecError as error:
                 found = str(error)

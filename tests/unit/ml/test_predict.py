@@ -11,7 +11,7 @@ from pyspark.sql import Row
 import tensorflowonspark as tfos
 from tensorflowonspark.columns import to_batch
 from tensorflowonspark.ml import KerasModel
-from tensorflowonspark.ml.distribution import _by_name
+from tensorflowonspark.ml.calls import _by_name
 from tensorflowonspark.ml.features import TakenColumns, call_in_pieces, features_of
 from tensorflowonspark.ml.inputs import TensorInfo
 from tensorflowonspark.ml.outputs import Columns, Meaning, OutputInfo, meaning_of, result_types

@@ -1,6 +1,5 @@
 """What a process that refuses code loads, and what it does not: without a Spark session, by the environment."""
 
-import base64
 import json
 import pickle
 import re
@@ -8,21 +7,16 @@ import shutil
 import zipfile
 from pathlib import Path
 
-import cloudpickle
 import numpy as np
 import pytest
 from packaging.specifiers import SpecifierSet
-from pyspark.ml.linalg import VectorUDT
-from pyspark.sql.types import StructField, StructType
 
 import tensorflowonspark as tfos
-import tensorflowonspark.ml.mlflow as flavor
 from tensorflowonspark.ml import KerasEstimator, KerasModel
 from tensorflowonspark.ml.distribution import load_call
 from tensorflowonspark.ml.fetching import fetch_keras_model, fetch_saved_model
 from tensorflowonspark.ml.refusal import check_code
 from tensorflowonspark.ml.serialization import load_model
-from tensorflowonspark.ml.taken_types import TakenTypes
 from tests.support.custom_layers import model_of
 
 pytestmark = pytest.mark.timeout(120)
@@ -115,7 +109,7 @@ HOSTILE = {
 
 @pytest.fixture(scope="module")
 def hostile(tmp_path_factory):
-    """A stage of each kind of model that runs code, as MLflow keeps one."""
+    """A stage of each kind of model that runs code."""
     places = {}
     for name, (make, file, kind, _) in HOSTILE.items():
         place = tmp_path_factory.mktemp("hostile") / "stage"
@@ -123,7 +117,6 @@ def hostile(tmp_path_factory):
         (place / "model").mkdir()
         make(place / "model" / file)
         (place / "model" / "ran").unlink(missing_ok=True)  # by what has made it
-        (place / "taken.json").write_text('[{"type": "struct", "fields": []}, "UTC"]')
         places[name] = place
     return places
 
@@ -133,7 +126,7 @@ def test_a_stage_that_can_run_code_is_refused_whatever_its_metadata_lists(hostil
     place = hostile[name]
     monkeypatch.syspath_prepend(place / "model")
     with pytest.raises(tfos.SpecError, match=rf"{place} holds code \({HOSTILE[name][3]}\), and TFOS_LOAD_CODE=false"):
-        flavor._load_pyfunc(str(place))
+        KerasModel.read().load_locally(str(place))
     assert not (place / "model/ran").exists()
 
 
@@ -152,9 +145,9 @@ def test_where_code_is_allowed_these_models_run_it(hostile, name, tmp_path, monk
     """So that the tests above prove something."""
     place = shutil.copytree(hostile[name], tmp_path / "stage")
     monkeypatch.syspath_prepend(place / "model")
-    predictor = flavor._load_pyfunc(str(place))
+    call = load_call(KerasModel.read().load_locally(str(place))._bundle)
     if name == "SavedModel":
-        load_call(predictor._stage._bundle)({"x": np.ones((1, 1), "float32")})
+        call({"x": np.ones((1, 1), "float32")})
     assert (hostile[name] / "model/ran").exists()
     (hostile[name] / "model/ran").unlink()
 
@@ -262,24 +255,3 @@ def test_what_is_installed_is_such_a_keras():
     project = (Path(__file__).parents[3] / "pyproject.toml").read_text()
     wanted = SpecifierSet(re.search(r'local = \[\n  "keras([^"]*)"', project)[1])
     assert {version: wanted.contains(version) for version in VERSIONS} == {**VERSIONS, "4.0": False}
-
-
-def test_the_types_of_a_logged_models_columns_are_sparks_own(tmp_path):
-    """Spark makes a class from the description of a user's type: it imports its module, or unpickles its code."""
-
-    class Marks:
-        def __reduce__(self):
-            return open, (str(tmp_path / "ran"), "w")
-
-    type_ = {
-        "type": "udt",
-        "pyClass": "tensorflowonspark.NoSuchClass",
-        "serializedClass": base64.b64encode(cloudpickle.dumps(Marks())).decode(),
-        "sqlType": "double",
-    }
-    schema = {"type": "struct", "fields": [{"name": "x", "type": type_, "nullable": True, "metadata": {}}]}
-    with pytest.raises(tfos.SpecError, match=r"'tensorflowonspark.NoSuchClass' of a column"):
-        TakenTypes.from_json(json.dumps([schema, "UTC"]))
-    assert not (tmp_path / "ran").exists()
-    taken = TakenTypes(StructType([StructField("v", VectorUDT())]), "UTC")
-    assert TakenTypes.from_json(taken.to_json()) == taken

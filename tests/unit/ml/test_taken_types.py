@@ -5,20 +5,21 @@ from decimal import Decimal
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 from pyspark.ml.linalg import Vectors, VectorUDT
 from pyspark.sql import types as t
 
+from tensorflowonspark.columns import arrow_type
 from tensorflowonspark.errors import FeedError
-from tensorflowonspark.ml.taken_types import TakenTypes
+from tensorflowonspark.ml.taken_types import batch_of
 
 NOON = pd.Timestamp("2024-02-03 12:00")
 
 
 def taken(kind, *values):
-    schema = t.StructType([t.StructField("x", kind)])
-    types = TakenTypes.from_json(TakenTypes(schema, "America/Los_Angeles").to_json())
-    return types.batch_of(pd.DataFrame({"x": pd.Series(values)})).column("x")
+    schema = pa.schema([("x", arrow_type(kind))])
+    return batch_of(pd.DataFrame({"x": pd.Series(values)}), schema, "America/Los_Angeles").column("x")
 
 
 @pytest.mark.parametrize(
@@ -57,8 +58,8 @@ def test_other_values_keep_their_types():
 @pytest.mark.parametrize(
     ("kind", "given", "told"),
     [
-        (t.ByteType(), 128, "'x' .int64, first: 128. can't be turned into tinyint.*128 not in range"),
-        (t.LongType(), 1.5, "can't be turned into bigint.*1.5"),
+        (t.ByteType(), 128, "'x' .int64, first: 128. can't be turned into int8.*128 not in range"),
+        (t.LongType(), 1.5, "can't be turned into int64.*1.5"),
         (t.DateType(), datetime(2024, 2, 3, 4), "is more than a date"),
         (t.DateType(), 19756, "no unit"),
         (t.ArrayType(t.TimestampType()), [1706918400000000000], "no unit"),

@@ -1,0 +1,3 @@
+"""What `served_layers` imports."""
+
+THREE = 3.0
