@@ -96,7 +96,7 @@ class ModelServer(Server):
     """A model as ``mlflow models serve`` serves it, in an environment that `own_environment` has made."""
 
     def __init__(self, python, model, tracking, directory):
-        env = {**_without_paths(), "MLFLOW_TRACKING_URI": tracking, "TF_CPP_MIN_LOG_LEVEL": "2"}
+        env = {**without_paths(), "MLFLOW_TRACKING_URI": tracking, "TF_CPP_MIN_LOG_LEVEL": "2"}
         env["PATH"] = f"{Path(python).parent}{os.pathsep}{env['PATH']}"
         command = [python, "-m", "mlflow", "models", "serve", "-m", model, "--env-manager", "local"]
         super().__init__(command, directory, "ping", env)
@@ -136,5 +136,6 @@ def own_environment(directory):
     return str(python)
 
 
-def _without_paths():
+def without_paths():
+    """Return the environment of this process, but for what names further packages."""
     return {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}

@@ -95,7 +95,8 @@ def sources(names: list[str], is_taken: Callable[[str], bool]) -> tuple[dict[str
 def _source(spec: ModuleSpec) -> str | None:
     if hasattr(spec.loader, "get_source"):  # also of one in an archive
         return spec.loader.get_source(spec.name)  # type: ignore[no-any-return,union-attr]
-    return Path(spec.origin).read_text() if (spec.origin or "").endswith(".py") else None
+    path = spec.origin or ""
+    return Path(path).read_text() if path.endswith(".py") else None
 
 
 def _imports(tree: ast.AST, package: str) -> Iterator[str]:

@@ -12,7 +12,7 @@ from pyspark.sql import functions as f
 import tensorflowonspark as tfos
 import tensorflowonspark.ml.mlflow as flavor
 from tensorflowonspark.ml import KerasEstimator, KerasModel
-from tests.support.mlflow_server import ModelServer, own_environment
+from tests.support.mlflow_server import ModelServer, own_environment, without_paths
 
 pytestmark = [pytest.mark.masters("local"), pytest.mark.timeout(300)]
 
@@ -118,8 +118,8 @@ def test_every_way_to_apply_a_logged_model_gives_the_rows_of_transform(spark, ml
     given = rows.toPandas()
     python = own_environment(tmp_path / "environment")
     looking = "from importlib.util import find_spec; print(find_spec('tensorflowonspark'), find_spec('pyspark'))"
-    found = subprocess.run([python, "-P", "-c", looking], capture_output=True, text=True, check=True, cwd=tmp_path)
-    assert found.stdout == "None None\n"
+    found = subprocess.check_output([python, "-c", looking], text=True, cwd=tmp_path, env=without_paths())
+    assert found == "None None\n"
     server = ModelServer(python, uri, mlflow.get_tracking_uri(), tmp_path)
     try:
         answers = {"HTTP": pd.DataFrame(server.answer(given))}

@@ -223,3 +223,15 @@ def test_nodes_do_not_inherit_the_drivers_access_to_mlflow():
     assert not own.keys() & found.keys()
     assert (found["MLFLOW_TRACKING_URI"], found["PATH"]) == ("http://h", "/bin")
     assert node_environment(own, {"MLFLOW_TRACKING_TOKEN": "d"})["MLFLOW_TRACKING_TOKEN"] == "d"
+
+
+def test_what_goes_to_an_address_at_which_nothing_listens_is_a_warning_at_once(caplog):
+    """Also if there was a warning before: it is another address."""
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        closed = f"http://127.0.0.1:{found.getsockname()[1]}"
+    log = run_log.RunLog(Client(), "7", "http://localhost:1")
+    log.warn("it is full")
+    assert not log.call("the registration", 30.0, pytest.fail, closed)
+    first, second = warnings(caplog)
+    assert "it is full. The training goes on" in first
+    assert f"the registration: nothing listens at {closed.removeprefix('http://')}. The training goes on" in second
