@@ -110,11 +110,12 @@ def is_own(module: str | None) -> bool:
     )
     if file is None:
         return root not in sys.modules  # made by a program (cloudpickle, a notebook), or built in
-    return not any(folder in file.replace("\\", "/").split("/") for folder in _INSTALLED) and root not in _distributed()
+    return not any(folder in file.replace("\\", "/").split("/") for folder in _INSTALLED) and root not in distributed()
 
 
 @functools.cache
-def _distributed() -> frozenset[str]:
+def distributed() -> frozenset[str]:
+    """Return the top-level modules of the distributions that are installed here."""
     return frozenset(importlib.metadata.packages_distributions())
 
 

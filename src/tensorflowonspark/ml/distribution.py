@@ -41,9 +41,9 @@ def loaded(distributed: DistributedModel) -> Call:
     return _kept(distributed.sent.name, distributed.bundle, distributed.layers, lambda: _load(distributed))
 
 
-def loaded_here(bundle: ModelBundle, layers: tuple[str, ...] = ()) -> Call:
+def loaded_here(bundle: ModelBundle) -> Call:
     """Return the function of a model whose data is in this process; later calls get the same one."""
-    return _kept(_name(bundle), bundle, layers, lambda: load_call(bundle, layers))
+    return _kept(_name(bundle), bundle, (), lambda: load_call(bundle))
 
 
 def _kept(name: str, bundle: ModelBundle, layers: tuple[str, ...], load: Callable[[], Call]) -> Call:

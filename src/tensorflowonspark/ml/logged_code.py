@@ -12,15 +12,13 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from hashlib import sha256
-from importlib.machinery import ModuleSpec
 from importlib.util import find_spec, resolve_name
-from pathlib import Path
 from typing import Any
 
 import cloudpickle
 
 from tensorflowonspark.errors import SpecError
-from tensorflowonspark.ml.code import dumps_by_value, is_own, own_modules
+from tensorflowonspark.ml.code import distributed, dumps_by_value, is_own, own_modules
 from tensorflowonspark.ml.served import __name__ as _served
 
 _PACKAGE = "tensorflowonspark"
@@ -45,7 +43,9 @@ def users_code(value: Any) -> tuple[bytes, dict[str, str], set[str]]:
     SpecError if that uses them too.
     """
     data = bytes(cloudpickle.dumps(value))
-    files, others = sources(_modules_in(data), is_own)
+    files, others = sources(
+        _modules_in(data), lambda name: is_own(name) and name.partition(".")[0] not in distributed()
+    )
     if others & _NOT_SERVED:
         data = dumps_by_value(value, own_modules())
         files, others = {}, {name.partition(".")[0] for name in _modules_in(data) if not is_own(name)}
@@ -78,25 +78,19 @@ def sources(names: list[str], is_taken: Callable[[str], bool]) -> tuple[dict[str
             continue
         try:
             spec = find_spec(name)
-        except ImportError:  # the parent is a module, and this a name in it
+        except (ImportError, ValueError):  # the parent is a module, and this a name in it; or a program has made it
             spec = None
         waiting += [parent] if parent else []
         if spec is None:
             continue
-        package = spec.submodule_search_locations is not None
-        text = _source(spec)
-        if text is None and spec.origin:
-            raise SpecError(f"the module {name}, which the model needs, has no source to log ({spec.origin})")
-        files[f"{name.replace('.', '/')}{'/__init__' if package else ''}.py"] = text or ""
-        waiting += _imports(ast.parse(text or ""), name if package else parent)
+        package, origin = spec.submodule_search_locations is not None, spec.origin or ""
+        if origin and not origin.endswith(".py"):
+            raise SpecError(f"the module {name}, which the model needs, has no source to log ({origin})")
+        # A package of a namespace has no file; others may lie in an archive.
+        text = spec.loader.get_data(origin).decode() if origin else ""  # type: ignore[union-attr]
+        files[f"{name.replace('.', '/')}{'/__init__' if package else ''}.py"] = text
+        waiting += _imports(ast.parse(text), name if package else parent)
     return files, others
-
-
-def _source(spec: ModuleSpec) -> str | None:
-    if hasattr(spec.loader, "get_source"):  # also of one in an archive
-        return spec.loader.get_source(spec.name)  # type: ignore[no-any-return,union-attr]
-    path = spec.origin or ""
-    return Path(path).read_text() if path.endswith(".py") else None
 
 
 def _imports(tree: ast.AST, package: str) -> Iterator[str]:

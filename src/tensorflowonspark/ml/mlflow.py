@@ -19,14 +19,13 @@ import pyarrow as pa
 from pyspark.ml.linalg import VectorUDT
 from pyspark.sql.types import DataType, StructType
 
-from tensorflowonspark.columns import Kind, arrow_type, check_schema, natural_type, zeros
+from tensorflowonspark.columns import Kind, arrow_type, natural_type, zeros
 from tensorflowonspark.columns.layout import is_binary, leaf_type
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.ml.logged_code import own_code, users_code
 from tensorflowonspark.ml.model import KerasModel
 from tensorflowonspark.ml.outputs import struct_of
-from tensorflowonspark.ml.params import check_columns
-from tensorflowonspark.ml.served import FILE, STAGE, Served
+from tensorflowonspark.ml.served import FILE, Served
 from tensorflowonspark.ml.taken_types import ZONE
 
 if TYPE_CHECKING:
@@ -35,8 +34,8 @@ if TYPE_CHECKING:
 
 __all__ = ["load_model", "log_model"]
 
-_MODULES = ("numpy", "pandas")  # that `served` imports, beside pyarrow and those of the model's kind
-_MODULES_OF = {"keras": ("keras", "tensorflow"), "tf_keras": ("tf_keras", "tensorflow"), "saved_model": ("tensorflow",)}
+_STAGE = "stage"
+_MODULES = ("numpy", "pandas", "tensorflow")  # that `served` imports, beside pyarrow and Keras
 # The names of Spark's types and of MLflow's.
 _TYPES = {
     **{name: name for name in ("boolean", "integer", "long", "float", "double", "string", "binary")},
@@ -77,7 +76,7 @@ def load_model(model_uri: str) -> KerasModel:
 
     with tempfile.TemporaryDirectory(prefix="tfos-") as scratch:
         directory = mlflow.artifacts.download_artifacts(model_uri, dst_path=scratch)
-        return KerasModel.read().load_locally(f"{directory}/data/{STAGE}", model_uri)
+        return KerasModel.read().load_locally(f"{directory}/data/{_STAGE}", model_uri)
 
 
 def log_model(
@@ -89,7 +88,6 @@ def log_model(
     tags: Mapping[str, Any] | None = None,
     aliases: Sequence[str] = (),
     input_example: Any = None,
-    run_id: str | None = None,
 ) -> Any:
     """Log a stage to MLflow as a model that is served without this package and Spark, and register it.
 
@@ -102,7 +100,7 @@ def log_model(
     frame : DataFrame
         Rows as it takes them: the types of its columns become the model's signature. Nothing is computed of it.
     name : str
-        The name of the model in its run.
+        The name of the model in the active run, or a new one.
     registered_model_name : str, optional
         Register it as a new version of the model of this name; in Unity Catalog ``catalog.schema.model``.
     tags : mapping, optional
@@ -111,8 +109,6 @@ def log_model(
         Aliases that become those of the registered version.
     input_example : optional
         As MLflow takes it, in place of one with zeros and empty strings, of the columns' types.
-    run_id : str, optional
-        The run; by default the active one, or a new one.
 
     Returns
     -------
@@ -131,7 +127,7 @@ def log_model(
     >>> mlflow.pyfunc.load_model("models:/digits@champion").predict(df.toPandas())  # doctest: +SKIP
     """
     registration = Registration.of(registered_model_name, tags, aliases)
-    info = Logged(stage, frame, input_example).log(name, run_id, registration.tags)
+    info = Logged(stage, frame, input_example).log(name, None, registration.tags)
     if registration.name:
         info.registered_model_version = registration.register(info.model_uri)
     return info
@@ -183,13 +179,10 @@ class Logged:
     """
 
     def __init__(self, stage: KerasModel, frame: "DataFrame", input_example: Any = None) -> None:
-        check_columns(frame, stage._feature_columns)
-        schema = StructType([frame.schema[name] for name in stage._feature_columns])
-        check_schema(schema)
-        bundle, results = stage._complete_bundle, stage._result_types
+        schema, bundle, results = stage._taken_schema(frame), stage._complete_bundle, stage._result_types
         users = pickle.loads(bundle.data) if bundle.kind == "function" else bundle.code.load()
         code, self._files, self._imported = users_code(users)
-        self.stage, self.size = stage, len(bundle.data)
+        self.stage, self.size, self._names = stage, len(bundle.data), bundle.code.names
         self._served = Served(
             kind=bundle.kind,
             inputs=bundle.inputs,
@@ -219,8 +212,9 @@ class Logged:
 
         module, files = own_code()
         with tempfile.TemporaryDirectory(prefix="tfos-") as scratch:
-            self.stage.write().save_locally(f"{scratch}/{STAGE}")
-            Path(scratch, STAGE, FILE).write_bytes(pickle.dumps(self._served))
+            self.stage.write().save_locally(f"{scratch}/{_STAGE}")
+            self._require_readable(Path(scratch, _STAGE, "model"))
+            Path(scratch, _STAGE, FILE).write_bytes(pickle.dumps(self._served))
             for file, text in {**files, **self._files}.items():
                 Path(scratch, "code", file).parent.mkdir(parents=True, exist_ok=True)
                 Path(scratch, "code", file).write_text(text)
@@ -228,12 +222,26 @@ class Logged:
                 path,
                 mlflow_model=mlflow_model,
                 loader_module=module,
-                data_path=f"{scratch}/{STAGE}",
+                data_path=f"{scratch}/{_STAGE}",
                 code_paths=[str(each) for each in sorted(Path(scratch, "code").iterdir())],
-                pip_requirements=_requirements({*_MODULES, *_MODULES_OF.get(self._served.kind, ()), *self._imported}),
+                pip_requirements=_requirements({*_MODULES, self._served.kind, *self._imported}),
                 signature=self._signature,
                 input_example=self._example,
             )
+
+    def _require_readable(self, model: Path) -> None:
+        """Refuse a model with classes of the user's that Keras has saved and can't load."""
+        try:
+            if self._names:
+                self._served.load(model)
+        except ImportError:  # Keras is not here
+            pass
+        except Exception as error:
+            reason = (str(error).strip() or repr(error)).splitlines()[-1]
+            raise SpecError(
+                f"the model can't be loaded from its file, with your {', '.join(self._names)}: {reason} A class needs "
+                "a get_config with what its constructor takes"
+            ) from error
 
 
 def _arrow(schema: StructType) -> pa.Schema:

@@ -470,6 +470,13 @@ class KerasModel(ModelParams, Model, MLReadable["KerasModel"], MLWritable):
         bundle, given = self._bundle, code_for(self.getCustomObjects())
         return replace(bundle, code=pickled({**bundle.code.load(), **given.load()})) if given else bundle
 
+    def _taken_schema(self, frame: "DataFrame") -> "StructType":
+        """Return the feature columns of a DataFrame; raises SpecError or FeedError if they can't be taken."""
+        check_columns(frame, self._feature_columns)
+        schema = type(frame.schema)([frame.schema[name] for name in self._feature_columns])
+        check_schema(schema)
+        return schema
+
     def _taken_columns(self, schema: "StructType", skipping: str = "") -> TakenColumns:
         """Return the feature columns of rows with a schema, with their conversion to the model's inputs.
 
@@ -495,19 +502,13 @@ class KerasModel(ModelParams, Model, MLReadable["KerasModel"], MLWritable):
         columns = Columns(self.getPredictionCol(), self.getProbabilityCol(), self.getRawPredictionCol())
         return ((self._outputs, columns),)
 
-    def _results(
-        self, batch: pa.RecordBatch, schema: "StructType", layers: tuple[str, ...], groups: OutputGroups
-    ) -> dict[str, Any]:
-        """Return the values of result columns for some rows, computed in this process."""
-        features = features_of(self._taken_columns(schema), batch, by_name=self._bundle.kind != "function")
-        call = loaded_here(self._complete_bundle, layers)
-        values = call_in_pieces(call, features, batch, self.getInferenceBatchSize())
-        return {name: each for group in groups for name, each in result_values(*group, values).items()}
-
     def _of_one_row(self, value: Any) -> dict[str, Any]:
-        """Return the values of the result columns for one row, by their default names."""
+        """Return the values of the result columns for one row, by their default names, computed in this process."""
         batch = batch_of_row(value, self._feature_columns)
-        return self._results(batch, from_arrow_schema(batch.schema), (), ((self._outputs, Columns()),))
+        taken = self._taken_columns(from_arrow_schema(batch.schema))
+        features = features_of(taken, batch, by_name=self._bundle.kind != "function")
+        values = call_in_pieces(loaded_here(self._complete_bundle), features, batch, None)
+        return result_values(self._outputs, Columns(), values)
 
     @property
     def _result_types(self) -> "dict[str, DataType]":
@@ -516,16 +517,14 @@ class KerasModel(ModelParams, Model, MLReadable["KerasModel"], MLWritable):
         return {name: kind for group in groups for name, kind in group.items()}
 
     def _transform(self, dataset: "DataFrame") -> "DataFrame":
-        features = self._feature_columns
-        check_columns(dataset, features)
-        check_schema(type(dataset.schema)([dataset.schema[name] for name in features]))
+        schema = self._taken_schema(dataset)
         types = self._result_types
         existing = [name for name in types if name in dataset.columns]
         if existing:
             raise SpecError(
                 f"the DataFrame has a column {existing[0]!r} already: drop it, or set another predictionCol"
             )
-        taken = self._taken_columns(dataset.schema, _SKIPPING)
+        taken = self._taken_columns(schema, _SKIPPING)
         plan = PredictPlan(
             model=distribute(dataset.sparkSession, self._complete_bundle, self._layers),
             taken=taken,

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 FILE = "served.pkl"  # in the directory of a saved stage
-STAGE = "stage"  # the name of that
 _PACKAGE = "tensorflowonspark"
 
 
@@ -47,13 +46,11 @@ class Served:
     outputs: OutputGroups
     results: pa.Schema  # of the columns that `transform` adds
     batch_rows: int | None
+    call: Any = None  # the function of the model, once it is loaded
 
-    def loaded(self, model: Path) -> "Served":
-        """Return it with the function of the model in a directory."""
-        self._call = self._load(model, pickle.loads(self.code))
-        return self
-
-    def _load(self, model: Path, code: Any) -> Call:
+    def load(self, model: Path) -> Call:
+        """Return the function of the model in a directory."""
+        code = pickle.loads(self.code)
         if self.kind == "function":
             return function_call(code, [each.tensor.name for outputs, _ in self.outputs for each in outputs])
         if self.kind == "saved_model":
@@ -82,7 +79,7 @@ class Served:
         if not batch.num_rows:
             return pa.RecordBatch.from_pylist([], self.results)
         features = features_of(self.taken, batch, by_name=self.kind != "function")
-        values = call_in_pieces(self._call, features, batch, self.batch_rows)
+        values = call_in_pieces(self.call, features, batch, self.batch_rows)
         results = {name: each for group in self.outputs for name, each in result_values(*group, values).items()}
         return to_batch(results, self.results, batch.num_rows)
 
@@ -103,7 +100,7 @@ class _Unpickler(pickle.Unpickler):
 
 def _load_pyfunc(path: str) -> Served:
     """Return the object whose ``predict`` MLflow calls; the model is loaded before the first request."""
-    directory = Path(path) if Path(path).name == STAGE else Path(path, STAGE)
-    with (directory / FILE).open("rb") as file:
+    with Path(path, FILE).open("rb") as file:
         served: Served = _Unpickler(file).load()
-    return served.loaded(directory / "model")
+    served.call = served.load(Path(path, "model"))
+    return served

@@ -1,6 +1,7 @@
 """Logged models where they are served: over HTTP in an environment without this package, in pandas, and in Spark."""
 
 import logging
+import re
 import socket
 import subprocess
 
@@ -162,6 +163,38 @@ def test_a_registry_that_is_down_is_a_warning_and_the_model_is_logged(spark, mlf
     assert text in caplog.text
     assert model.history["loss"]
     assert len(mlflow.pyfunc.load_model(f"runs:/{run.info.run_id}/model").predict(rows.toPandas())) == 8
+
+
+def forgetful():
+    import keras
+
+    class Times(keras.layers.Layer):
+        def __init__(self, by=2.0):
+            super().__init__()
+            self.by = by
+
+        def get_config(self):  # Keras saves it, and can't load it
+            return super().get_config()
+
+        def call(self, x):
+            return self.by * x
+
+    model = keras.Sequential([keras.Input((4,)), Times(), keras.layers.Dense(3, "softmax")])
+    model.compile("sgd", "sparse_categorical_crossentropy")
+    return model
+
+
+def test_a_model_that_can_not_be_loaded_again_is_neither_logged_nor_registered(spark, mlflow, caplog):
+    rows = spark.range(8).select(f.expr(COLUMNS["pixels"]).alias("features"), (f.col("id") % 3).alias("label"))
+    problem = r"can't be loaded from its file, with your Times: .*argument 'name'.* A class needs a get_config"
+    with mlflow.start_run(), caplog.at_level(logging.WARNING):
+        model = KerasEstimator(forgetful, registeredModelName="forgetful").fit(rows)
+        with pytest.raises(tfos.SpecError, match=problem):
+            flavor.log_model(model, rows)
+    assert re.search(f"the model: the model {problem}", caplog.text)
+    assert model.history["loss"]
+    with pytest.raises(mlflow.MlflowException, match="not found"):
+        mlflow.MlflowClient().get_registered_model("forgetful")
 
 
 def test_unity_catalogs_rules_are_obeyed_before_anything_starts(spark, mlflow):
