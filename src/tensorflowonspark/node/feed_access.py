@@ -128,7 +128,7 @@ class FeedAccess(FileAccess):
         if complete is None:
             self._current = None
         elif self._server is None:
-            self._current = CoordinatedFeed(complete, self._link.passes)
+            self._current = CoordinatedFeed(complete, self._link.feeds.passes)
         else:
             self._current = self._feeds.open(complete)
         if self._current is not None and complete is not None:

@@ -298,7 +298,7 @@ class FileAccess:
         spec, role = self._setup.spec, self._setup.role
         if cache is None and role == spec.chief_role and role not in spec.fed:
             complete = self._file_reader.describe(call, listed)
-            feed: Feed = CoordinatedFeed(complete, self._link.passes, source=listed.source)
+            feed: Feed = CoordinatedFeed(complete, self._link.feeds.passes, source=listed.source)
         else:
             feed = self._file_reader.read(call, listed, cache, is_global=is_global(order))
         self._record.note_feed(feed, f"ctx.read_{listed.source.kind}", listed.source.of_table)

@@ -94,7 +94,7 @@ def run_node(pipe: Connection) -> None:
     storage.use(setup.hadoop)
     write_on_signal(setup.local_directory)
     link = Link(pipe)
-    link.watch(setup.supervisor_pid, setup.config.heartbeat_timeout)
+    link.pipe.watch(setup.supervisor_pid, setup.config.heartbeat_timeout)
     if setup.config.breakpoints:
         wait_at_breakpoints(link)
     feed_server = FeedServer(setup, link.send) if setup.feed_socket else None

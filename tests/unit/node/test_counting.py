@@ -105,14 +105,14 @@ class Workers:
                 pass
             return message
 
-        return SimpleNamespace(
-            send=send,
+        feeds = SimpleNamespace(
             counts=lambda feed: None,
             break_off=lambda feed, text: pytest.fail(text),
             wait_for_grant=lambda feed, seconds: wait(StepGrant),
             wait_for_counts=lambda feed: wait(RowsCounted).rows,
             wait_for_step=lambda feed, step: None,
         )
+        return SimpleNamespace(send=send, feeds=feeds)
 
 
 @pytest.mark.parametrize("step", [1, 2, 5, 11])

@@ -63,7 +63,7 @@ class Feeds:
         self._changed = Condition()
         self._rebalanced: set[FeedId] = set()  # feeds of which this node has sent the rows for others
         if server is not None:
-            link.follow_feeds(self._rebalance)
+            link.feeds.follow(self._rebalance)
 
     def _rebalance(self, feed: FeedBegins | FeedComplete) -> None:
         """Send the rows of this node that the plan moves to others (in a separate thread)."""
@@ -102,10 +102,10 @@ class Feeds:
             self._server.cache.drop(self._next - 1)
         self._meter.flush()  # before the driver learns that the program is done with the feed
         number, self._next = self._next, self._next + 1
-        self._link.in_epoch = False
+        self._link.waits.in_epoch = False
         self._link.send(FeedWanted(number))
         with self._meter.waiting_for_feed():
-            return self._link.wait_for_feed(number)
+            return self._link.feeds.wait_for_feed(number)
 
     @property
     def first(self) -> int:
@@ -146,7 +146,7 @@ class Feeds:
         assert self._server is not None
         if number:
             self._server.cache.drop(number - 1)
-        feed = self._link.wait_for_feed(number)
+        feed = self._link.feeds.wait_for_feed(number)
         if feed is None:
             raise FeedError(f"feed {number} does not exist")
         return self.open(feed)
@@ -165,8 +165,8 @@ class Feeds:
             parts = PartStream(
                 feed.feed,
                 self._server.cache,
-                partial(self._link.wait_for_grant, feed.feed),
-                partial(self._link.wait_for_step, feed.feed),
+                partial(self._link.feeds.wait_for_grant, feed.feed),
+                partial(self._link.feeds.wait_for_step, feed.feed),
                 self._link.send,
             )
             rows = self._arriving_rows(feed.feed, Split.TRAIN, parts) if feed.kept else RowStream(parts)
@@ -195,12 +195,12 @@ class Feeds:
         """Return the rows of a split of a feed that starts early."""
 
         def arrived() -> SplitManifest | None:
-            complete = self._link.arrived(feed)
+            complete = self._link.feeds.arrived(feed)
             return None if complete is None else _manifest_of(complete, split)
 
         def wait() -> tuple[SplitManifest, Shard]:
             assert self._server is not None
-            manifest = _manifest_of(self._link.wait_for_rows(feed), split)
+            manifest = _manifest_of(self._link.feeds.wait_for_rows(feed), split)
             return manifest, _cached_rows(self._server.cache, feed, split, manifest, self._setup.number)
 
         return RowStream(parts, arrived, wait)
@@ -231,7 +231,7 @@ class Feeds:
         return Feed(self._share(feed.validation, rows, self.numbers, _ignore))
 
     def _report(self, progress: Progress) -> None:
-        self._link.in_epoch = progress.step < progress.steps
+        self._link.waits.in_epoch = progress.step < progress.steps
         self._meter.rows_taken(progress)
 
 

@@ -161,7 +161,7 @@ class FileReader:
     ) -> FeedComplete:
         """Report what was listed, and stored or counted; wait for all workers, of which one with other files fails."""
         self.link.send(FilesRead(feed, call, _fingerprint(splits), parts, counts, streams))
-        return self.link.wait_for_rows(feed)
+        return self.link.feeds.wait_for_rows(feed)
 
     def _agree_on_rows(self, feed: FileFeed, call: str, groups: list[RowGroup]) -> list[RowGroup]:
         """Wait until all workers have listed the same row groups; return those with rows that pass the filter."""
@@ -172,7 +172,7 @@ class FileReader:
         counted = _count([groups[number] for number in share])
         counts = tuple((number, group.rows) for number, group in zip(share, counted, strict=True))
         self._agree(feed, call, groups, counts=counts)
-        found = self.link.wait_for_counts(feed)
+        found = self.link.feeds.wait_for_counts(feed)
         return [replace(group, rows=found[number]) for number, group in enumerate(groups) if found[number]]
 
     def _own_share(self, splits: Sequence[FileSplit]) -> Sequence[int]:

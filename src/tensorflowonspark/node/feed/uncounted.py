@@ -56,23 +56,23 @@ class UncountedRows:
             self._keep(counting)
 
         counting = CountingPass(
-            self._splits, self._row_bytes, self._limit_bytes, send_rows, ended, partial(link.break_off, feed)
+            self._splits, self._row_bytes, self._limit_bytes, send_rows, ended, partial(link.feeds.break_off, feed)
         )
 
         def next_grant(seconds: float | None = None) -> StepGrant | None:
-            grant = link.wait_for_grant(feed, seconds)
+            grant = link.feeds.wait_for_grant(feed, seconds)
             return None if grant is None else replace(grant, parts=counting.arrived())
 
         def arrived() -> SplitManifest | None:
-            counts = link.counts(feed)
+            counts = link.feeds.counts(feed)
             return None if counts is None else replace(self._manifest, rows=counts)
 
         def wait() -> tuple[SplitManifest, FileRows]:
             rows = self._counted(counting)
             send_count(rows.rows)
-            return replace(self._manifest, rows=link.wait_for_counts(feed)), rows
+            return replace(self._manifest, rows=link.feeds.wait_for_counts(feed)), rows
 
-        parts = self._parts(feed, counting, next_grant, partial(link.wait_for_step, feed), link.send)
+        parts = self._parts(feed, counting, next_grant, partial(link.feeds.wait_for_step, feed), link.send)
         return RowStream(parts, arrived, wait, repeatable=True)
 
     def alone(self, feed: FileFeed, number: int) -> RowStream:
