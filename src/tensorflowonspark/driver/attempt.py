@@ -4,16 +4,14 @@ import atexit
 import logging
 import os
 import sys
-import uuid
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tensorflowonspark import transport
 from tensorflowonspark.config import ClusterConfig
 from tensorflowonspark.driver.advice import training_advice
-from tensorflowonspark.driver.console import ConsoleReporter
+from tensorflowonspark.driver.attempt_end import Run
 from tensorflowonspark.driver.hangs import find_vanished
-from tensorflowonspark.driver.metrics.metrics_store import MetricsStore
 from tensorflowonspark.driver.monitor import Monitor
 from tensorflowonspark.driver.nodes import Node, NodeState
 from tensorflowonspark.driver.planned_restarts import PlannedRestarts
@@ -24,7 +22,7 @@ from tensorflowonspark.driver.spark.backend import Backend, SlotsWanted
 from tensorflowonspark.driver.spark.jobs import SparkJob, Stage
 from tensorflowonspark.driver.spark.lost_executors import names_lost_executor
 from tensorflowonspark.driver.spark.naming import describe_job
-from tensorflowonspark.errors import ClusterError, FailureKind, FeedError, StartError
+from tensorflowonspark.errors import ClusterError, FeedError, StartError
 from tensorflowonspark.messages import Stop
 from tensorflowonspark.task.feeder import FeedSpec
 from tensorflowonspark.task.launch import LaunchPlan
@@ -46,38 +44,13 @@ FILES_PER_NODE = 4  # the connections of its supervisor and of its task, with so
 class ClusterAttempt:
     """Starts the nodes of one cluster, once, and ends everything that it has started, in whatever state that is."""
 
-    def __init__(
-        self,
-        backend: Backend,
-        config: ClusterConfig,
-        metrics: MetricsStore,
-        on_close: Callable[[], None],
-        console: ConsoleReporter,
-        may_restart: Callable[[FailureKind], bool] = lambda _: False,
-        left: Collection[str] = (),
-        more_workers: int = 0,
-    ) -> None:
+    def __init__(self, backend: Backend, config: ClusterConfig, run: Run, more_workers: int = 0) -> None:
         self.backend = backend
-        self._metrics = metrics
-        self._on_close = on_close
         self.credentials = transport.Credentials("")  # made by `start`
-        self.console = console
         self._config = config
-        self.cluster_id = uuid.uuid4().hex
-        self.monitor = Monitor(
-            config.spec,
-            self.cluster_id,
-            self.console,
-            config.heartbeat_timeout,
-            self._cancel_job,
-            restarts=config.restarts,
-            metrics=self._metrics,
-            on_lost=self._leave_hosts,
-            why_lost=backend.why_lost,
-            may_restart=may_restart,
-        )
-        self._recovery = Recovery(self.monitor)
-        self.planned = PlannedRestarts(self.monitor, self._recovery, may_restart, left)
+        self.monitor = Monitor(config, run, self._on_failure, backend.why_lost)
+        self._recovery = Recovery(self.monitor, self._leave_hosts)
+        self.planned = PlannedRestarts(self.monitor, self._recovery)
         self._more_workers = more_workers  # that it would have, if there were slots
         self._replacements: Replacements | None = None
         if config.restarts_nodes:
@@ -90,6 +63,11 @@ class ClusterAttempt:
         self._stage: Stage | None = None
         self._closed = False
         self._owner = os.getpid()
+
+    @property
+    def cluster_id(self) -> str:
+        """The id with which its nodes register."""
+        return self.monitor.members.cluster_id
 
     @property
     def started(self) -> bool:
@@ -143,12 +121,14 @@ class ClusterAttempt:
         self._server, self.address = self.backend.listen(self.credentials, serve, self._config.ports)
         self._server.expect(_PEERS_PER_NODE * nodes)
         roster, restarts = self.monitor.roster, self._config.attempt
-        self._metrics.begin_attempt(self.cluster_id, roster.nodes, roster.chief.number, restarts, self._find_advice)
+        self.monitor.run.metrics.begin_attempt(
+            self.cluster_id, roster.nodes, roster.chief.number, restarts, self._find_advice
+        )
         atexit.register(self.abort)  # a program that ends without shutting down leaves nothing running
         self._recovery.start()
-        self.monitor.start()
+        self.monitor.inbox.start()
         try:
-            self._stage = self.backend.place(self._plan(), data, on_end=self.monitor.wake)
+            self._stage = self.backend.place(self._plan(), data, on_end=self.monitor.inbox.wake)
             if not self.monitor.wait(self._is_up, self._config.start_timeout):
                 raise StartError(self._describe_missing())
             self._raise_stage_problems()
@@ -170,7 +150,7 @@ class ClusterAttempt:
     def slots_wanted(self, needed: int, had: int) -> SlotsWanted:
         """Return what is asked for to have slots for so many nodes at least; a wait for other clusters can be ended."""
         spec = self._config.spec
-        name = f"cluster {self._metrics.name!r} ({spec})"
+        name = f"cluster {self.monitor.run.metrics.name!r} ({spec})"
         return SlotsWanted(name, needed, len(spec.roles), self._config.start_timeout, had, self.monitor.check)
 
     def raise_if_cancelled(self) -> None:
@@ -186,7 +166,7 @@ class ClusterAttempt:
 
     def _present_advice(self) -> str | None:
         in_step = not (self._config.spec.num_ps or self._config.restarts_nodes)
-        return training_advice(self.monitor.roster.fed(), self._metrics, in_step=in_step)
+        return training_advice(self.monitor.roster.fed(), self.monitor.run.metrics, in_step=in_step)
 
     def _plan(self) -> LaunchPlan:
         return LaunchPlan(
@@ -198,13 +178,13 @@ class ClusterAttempt:
             echo=not self.backend.shares_terminal,  # else each line would appear twice
             feed=self._feed,
             python=sys.version_info[:2],
-            program=self._metrics.name,
+            program=self.monitor.run.metrics.name,
             label=self.cluster_id,
         )
 
     def describe_job(self, what: str) -> str:
         """Return the description of a job of this cluster, for Spark's UI."""
-        return describe_job(self._metrics.name, self.cluster_id, what)
+        return describe_job(self.monitor.run.metrics.name, self.cluster_id, what)
 
     def _is_up(self) -> bool:
         assert self._stage is not None
@@ -247,11 +227,11 @@ class ClusterAttempt:
     def advise(self, of_feeding: str | None = None) -> None:
         """Show what bounded the training that has ended, if that is certain: its feeding, or else what came after."""
         found = of_feeding or self._present_advice()
-        self._metrics.end_training()
+        self.monitor.run.metrics.end_training()
         if found is not None:
             self.advice = found
             if self._config.log_level <= logging.INFO:
-                self.console.note(found)
+                self.monitor.run.console.note(found)
 
     def abort(self, is_last: bool = True) -> None:
         """End everything; the nodes have the time that the user gives them when the cluster is interrupted."""
@@ -271,7 +251,7 @@ class ClusterAttempt:
         self._closed = True
         try:
             atexit.unregister(self.abort)
-            self.monitor.stop(grace_seconds, is_last)
+            self.monitor.end.stop(grace_seconds, is_last)
             self._cancel_job()
             late = self.monitor.wait_until_gone(grace_seconds + _END_SECONDS)
         except BaseException:
@@ -285,7 +265,7 @@ class ClusterAttempt:
         try:
             self._end_stage_and_server(late)
         finally:
-            self._on_close()
+            self.monitor.run.attempt_closed()
 
     def _end_stage_and_server(self, late: list[Node]) -> None:
         if late:
@@ -300,8 +280,8 @@ class ClusterAttempt:
             self._replacements.close(_STAGE_END_SECONDS)
         if self._server is not None:
             self._server.close()
-        self.monitor.close()
-        self.console.close()
+        self.monitor.inbox.close()
+        self.monitor.run.console.close()
 
     def hold_job(self, job: SparkJob) -> None:
         """Take a feeding job, which ends with the cluster, or when a node fails."""
@@ -310,6 +290,10 @@ class ClusterAttempt:
     def release_job(self) -> None:
         """Forget the feeding job, which has ended."""
         self._job = None
+
+    def _on_failure(self) -> None:
+        self._cancel_job()
+        self._leave_hosts([node for node in self.monitor.roster.nodes if node.program.answering])
 
     def _leave_hosts(self, nodes: Sequence[Node]) -> None:
         """Have Spark run the tasks of an inference elsewhere, if the hosts of these nodes do not answer."""

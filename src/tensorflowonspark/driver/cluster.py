@@ -273,7 +273,8 @@ class Cluster(ClusterView):
 
     def _join(self, timeout: float | None) -> Results:
         end = math.inf if timeout is None else time.monotonic() + timeout
-        self._monitor.end_feeds()
+        with self._monitor.lock:
+            self._monitor.members.end_feeds()
         trainers = self._monitor.roster.trainers()
         if not self._monitor.wait(
             lambda: all(node.program.returned or node.program.serving or node.lost for node in trainers), timeout
@@ -305,7 +306,7 @@ class Cluster(ClusterView):
             if evaluators and time.monotonic() > shown_at:
                 shown_at = math.inf
                 text = f"the training has ended, and {_places(evaluators)} evaluates its last checkpoints"
-                self._attempt.console.note(text, "evaluation")
+                self._monitor.run.console.note(text, "evaluation")
         idle = [node for node in roster.evaluators() if roster.may_evaluate(node) and not node.program.returned]
         if idle and time.monotonic() < end:
             text = (
@@ -549,7 +550,7 @@ class Cluster(ClusterView):
     def _check(self) -> None:
         """Raise the failure of a node, if one has failed."""
         self._attempt.require_own_process()
-        failure = self._monitor.failure()
+        failure = self._monitor.end.failure()
         if failure is not None:
             raise failure
 

@@ -58,7 +58,7 @@ class ClusterRun:
         self.metrics = MetricsStore(name)
         self.metrics.manifest = config.manifest
         reservation = backend.reservation()
-        self._console = ConsoleReporter(
+        self.console = ConsoleReporter(
             bar=None if reservation is None else False,  # several clusters at the same time have none
             show=config.show,
             log_dir=config.log_dir,
@@ -77,7 +77,7 @@ class ClusterRun:
         self._budget = RestartBudget(config)
         self._repeatable = True  # the action of which a failure is handled
         self._streams = False  # a feed is under way whose rows do not come again
-        self._left: set[str] = set()  # hosts that go, and for which all nodes were started again
+        self.left: set[str] = set()  # hosts that go, and for which all nodes were started again
         self._history: list[FeedRequest | None] = []  # None: a stream, whose rows do not come again
         self._done = 0  # feeds that the programs of this attempt are done with, from the cluster's first one
         self._held: FeedRequest | None = None
@@ -99,7 +99,7 @@ class ClusterRun:
         if self._attempt.started:
             raise ClusterError("the cluster was started before: make a new one")
         self._held = held
-        self._console.start(self.metrics)
+        self.console.start(self.metrics)
         spans.follow(self.metrics)
         if held is not None:
             self._history.append(held)
@@ -124,7 +124,7 @@ class ClusterRun:
         )
         for name, url in {"dashboard": self.dashboard.url, "metrics": self.dashboard.metrics_url}.items():
             if url is not None:
-                self._attempt.console.note(f"{name}: {url}")
+                self.console.note(f"{name}: {url}")
 
     def _collect_stacks(self, node: str) -> str:
         return self._attempt.monitor.stacks.collect(node)
@@ -200,7 +200,7 @@ class ClusterRun:
             self._restarting = False
             if self._attempt.started and not self._attempt.running:
                 self._cause = error
-                self._on_close()
+                self.attempt_closed()
             raise
 
     def _bring_up(self) -> None:
@@ -250,13 +250,13 @@ class ClusterRun:
             self._backend.give_up_host(executor)
         for host, executor in leaving.items():
             self._backend.leave_host(executor)
-            self._left.add(host)
+            self.left.add(host)
         self._restarting = True  # a cluster that holds its slots keeps them
         self._attempt.abort(is_last=False)
         self._cancelled.wait(delay)
         self._raise_if_cancelled()
         self._restarting = False
-        self._console.begin()
+        self.console.begin()
         self.metrics.events.note("restart", f"all nodes are started again (restart {self._budget.used})")
         self._done = needed
         self._attempt = self._next_attempt(self._config)
@@ -268,7 +268,7 @@ class ClusterRun:
         in_its_midst = bool(saved) and needed >= len(self._history)  # of the feed that is under way
         return needed, None not in self._history[needed:] and (self._repeatable or not in_its_midst)
 
-    def _may_restart(self, kind: FailureKind) -> bool:
+    def may_restart(self, kind: FailureKind) -> bool:
         """Return whether a restart of all nodes would follow a planned failure, or can follow another one."""
         if not is_planned(kind.name.lower()):
             return not self._budget.is_spent(kind)
@@ -281,13 +281,13 @@ class ClusterRun:
         if isinstance(error, NodeError) and is_planned(error.cause):
             return error.cause == FailureKind.PREEMPTED.name.lower()
         of_executor = isinstance(error, NodeError) and may_be_preemption(error.cause, self._config.restarts)
-        return of_executor and self._attempt.monitor.preempted
+        return of_executor and self._attempt.monitor.end.preempted
 
     def cancel(self, error: Exception) -> None:
         """End the cluster for another thread, now or before its next attempt; who waits for it gets the error."""
         self._cancel_error = self._cancel_error or error
         self._cancelled.set()
-        self._attempt.monitor.cancel(error)
+        self._attempt.monitor.end.cancel(error)
 
     def _raise_if_cancelled(self) -> None:
         if self._cancel_error is not None:
@@ -310,24 +310,16 @@ class ClusterRun:
         saved_to = tuple(self._saved)
         others = tuple(_runs - {config.run})
         config = replace(config, other_runs=others, attempt=self._budget.used, first_feed=self._done, saved_to=saved_to)
-        return ClusterAttempt(
-            self._backend,
-            config,
-            self.metrics,
-            self._on_close,
-            self._console,
-            self._may_restart,
-            self._left,
-            more_workers=self._config.spec.num_workers - config.spec.num_workers if self._grows else 0,
-        )
+        more = self._config.spec.num_workers - config.spec.num_workers if self._grows else 0
+        return ClusterAttempt(self._backend, config, self, more)
 
-    def _on_close(self) -> None:
+    def attempt_closed(self) -> None:
         """Give the slots back and note the end of the cluster, unless its nodes are started again."""
         if not self._restarting:
             _runs.discard(self._config.run)
             self._backend.release_slots()
             cause = self._cause if isinstance(self._cause, ClusterError) else None  # not an interrupt
-            error = self._attempt.monitor.failure() or cause
+            error = self._attempt.monitor.end.failure() or cause
             text = "the cluster has ended" if error is None else str(error).partition("\n")[0]
             self.metrics.end(failed=error is not None, text=text)
             self._show_goodput()
@@ -335,12 +327,12 @@ class ClusterRun:
                 self.dashboard.close()
             if self._terminals is not None:
                 self._terminals.close()
-            self._console.end()
+            self.console.end()
 
     def _show_goodput(self) -> None:
         goodput = self.metrics.goodput()
         if goodput is not None and goodput.share and self._config.log_level <= logging.INFO:  # it has trained
-            self._console.note(str(goodput), "goodput", share=goodput.share, causes=goodput.causes)
+            self.console.note(str(goodput), "goodput", share=goodput.share, causes=goodput.causes)
 
     # ---- feeds
 

@@ -20,7 +20,7 @@ _HEAD = ("node", "host", "state", "progress", "GPUs")
 
 def describe_state(attempt: ClusterAttempt) -> str:
     """Return whether a cluster runs, in a word."""
-    if attempt.running and attempt.monitor.failed:
+    if attempt.running and attempt.monitor.end.failed:
         return "failed"
     return "running" if attempt.running else "ended" if attempt.started else "not started"
 

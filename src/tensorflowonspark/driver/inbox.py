@@ -58,6 +58,10 @@ class Inbox:
         self._events.put(event)
         self._signals.put(None)
 
+    def wake(self) -> None:
+        """Have waiting threads check their conditions again, after a change elsewhere."""
+        self.put(lambda: None)
+
     def handle(self, event: Event) -> None:
         """Make a call after those that are there; for threads that receive messages, not for events."""
         self._events.put(event)

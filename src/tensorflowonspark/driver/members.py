@@ -2,6 +2,7 @@
 
 import hmac
 import time
+import uuid
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, TypeGuard
@@ -15,13 +16,13 @@ from tensorflowonspark.transport import Channel
 class Membership:
     """The members of one cluster; called under the lock of the nodes' states.
 
-    A `Register` with another id than the cluster's is refused, and any one once `admits` returns False: the cluster has
+    A `Register` with another id than this one's is refused, and any one once `admits` returns False: the cluster has
     failed or ended.
     """
 
-    def __init__(self, roster: Roster, cluster: str, admits: Callable[[], bool]) -> None:
+    def __init__(self, roster: Roster, admits: Callable[[], bool]) -> None:
         self._roster = roster
-        self._cluster = cluster
+        self.cluster_id = uuid.uuid4().hex
         self._admits = admits
         self._members: dict[int, Member] = {}  # by number, once all nodes have registered
         self._no_more_feeds = False
@@ -49,7 +50,7 @@ class Membership:
 
     def id_of(self, node: Node) -> str:
         """Return the id with which a node registers: another one after each restart of it alone."""
-        return f"{self._cluster}.{node.restarts}" if node.restarts else self._cluster
+        return f"{self.cluster_id}.{node.restarts}" if node.restarts else self.cluster_id
 
     def admit(self, node: Node, request: Register, channel: Channel) -> bool:
         """Admit a supervisor, and send the addresses that its node, and the others, do not have yet.

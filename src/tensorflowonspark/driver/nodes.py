@@ -116,9 +116,9 @@ class NodeFeed:
     """Which feeds a node's program has asked for and received, and what it holds of them."""
 
     first: int = 0  # that the program asks for, after a restart of it alone
-    wanted: int = -1  # the last one that it asked for
+    wanted: int | None = None  # the last one that it asked for
     wanted_since: float = 0.0  # time (time.monotonic) at which it did
-    given: int = -1  # the last one of Spark that it has received
+    given: int | None = None  # the last one of Spark that it has received
     holds: str = ""  # a description of the rows of the current feed that it holds
     parts: tuple[PartRef, ...] | None = None  # those that its held task has fed, once it has
     failed: str = ""  # the error of its held task
@@ -126,7 +126,12 @@ class NodeFeed:
     @property
     def waits(self) -> bool:
         """Whether the program has asked for a feed that it has not received."""
-        return self.wanted > self.given
+        return self.wanted is not None and (self.given is None or self.wanted > self.given)
+
+    @property
+    def next(self) -> int:
+        """The first feed with which the program is not done."""
+        return max(self.first, self.wanted or 0)
 
 
 @dataclass

@@ -34,23 +34,13 @@ class _Given:
 
 
 class PlannedRestarts:
-    """The planned restarts of one cluster; all methods but `follow_...` are called in events of the monitor.
+    """The planned restarts of one cluster; all methods but `follow_...` are called in events of the monitor."""
 
-    `may_restart` says whether a restart of all nodes may follow, of a planned kind. For the hosts in `left` one has.
-    """
-
-    def __init__(
-        self,
-        monitor: Monitor,
-        recovery: Recovery,
-        may_restart: Callable[[FailureKind], bool],
-        left: Collection[str] = (),
-    ) -> None:
+    def __init__(self, monitor: Monitor, recovery: Recovery) -> None:
         self._monitor = monitor
+        self._run = monitor.run
         self._roster = monitor.roster
         self._recovery = recovery
-        self._may_restart = may_restart
-        self._left = left
         self._of_hosts: dict[str, _Given] = {}
         self._of_executors: dict[str, _Given] = {}
         self._number = 0  # of the last `Notice`
@@ -63,7 +53,7 @@ class PlannedRestarts:
             monitor.inbox.later,
             lambda: [node.number for node in self._savers() if not node.lost],
         )
-        self._restarts_all = monitor.policy.scope == "cluster"
+        self._restarts_all = monitor.config.restarts.scope == "cluster"
         self._has_servers = bool(monitor.roster.spec.num_ps)
 
     def _savers(self) -> list[Node]:
@@ -96,7 +86,7 @@ class PlannedRestarts:
         Thread(target=self._follow, args=(ask,), daemon=True, name="notices").start()
 
     def _follow(self, ask: Callable[[Collection[str]], Mapping[str, str]]) -> None:
-        while not self._monitor.ended:
+        while not self._monitor.end.begun:
             time.sleep(_CHECK_SECONDS)  # a wait for an event would wake with every message
             executors = {node.process.executor for node in self._roster.nodes} - {""}
             if found := ask(executors):
@@ -134,7 +124,7 @@ class PlannedRestarts:
             who = f"{', '.join(notice.nodes)} on {', '.join(notice.hosts)}"
             text = f"{who}: the host goes{left} ({printable(notice.reason)})"
         CONSOLE.log(_log, logging.WARNING, "%s", text)
-        self._monitor.metrics.events.note("notice", text, notice.nodes[0] if notice.nodes else "")
+        self._run.metrics.events.note("notice", text, notice.nodes[0] if notice.nodes else "")
         if self._restarts_all and any(map(self._is_needed, self.going)):
             self._agreement.begin()
 
@@ -169,7 +159,7 @@ class PlannedRestarts:
 
     def _follow_slots(self, more: Callable[[], int], grow_after: float) -> None:
         sent, history = 0, [(time.monotonic(), 0)]  # when so many were free
-        while not self._monitor.ended:
+        while not self._monitor.end.begun:
             time.sleep(min(_SLOTS_SECONDS, grow_after))
             now = time.monotonic()
             history.append((now, more()))
@@ -187,7 +177,7 @@ class PlannedRestarts:
             self._grows_since = 0
         elif self._grows_since or self._has_servers or not self._restarts_all:
             return
-        elif self._may_restart(FailureKind.GROWN):
+        elif self._run.may_restart(FailureKind.GROWN):
             self._grows_since = self._send().number
             self._agreement.begin()
 
@@ -197,12 +187,12 @@ class PlannedRestarts:
         if not self._restarts_all:
             return
         going = self.going
-        new = [node for node in going if node.host not in self._left and self._is_needed(node)]
+        new = [node for node in going if node.host not in self._run.left and self._is_needed(node)]
         leaves = new and message.notice >= self._since and all(node.process.executor for node in going)
-        if leaves and self._may_restart(FailureKind.PREEMPTED):  # without an executor the driver's own host goes
+        if leaves and self._run.may_restart(FailureKind.PREEMPTED):  # without an executor the driver's own host goes
             given = self._given(new[0])
             self._end(new[0], FailureKind.PREEMPTED, f"its host goes ({printable(given.reason) if given else ''})")
-        elif not going and 0 < self._grows_since <= message.notice and self._may_restart(FailureKind.GROWN):
+        elif not going and 0 < self._grows_since <= message.notice and self._run.may_restart(FailureKind.GROWN):
             workers = "another worker" if self._more == 1 else f"{self._more} more workers"
             self._end(self._roster.chief, FailureKind.GROWN, f"there are slots for {workers}")
 

@@ -117,10 +117,10 @@ class Reception:
         with self._monitor.lock:
             if not self._monitor.members.admit(node, request, channel):
                 return False
-            node.process.checked = self._monitor.failures.last_probe
+            node.process.checked = self._monitor.end.failures.last_probe
             if node.restarts:
-                self._monitor.console.begin(str(node.role))
-        self._monitor.wake()
+                self._monitor.run.console.begin(str(node.role))
+        self._monitor.inbox.wake()
         return True
 
     # ---- events: messages
@@ -129,7 +129,6 @@ class Reception:
         if node.process.channel is not channel:
             return  # of a process in whose place another one is started
         self._handle(message, node)
-        self._monitor.on_feed_message(node, message)
 
     def _on_channel_end(self, node: Node, channel: Channel) -> None:
         self._recovery.lose_channel(node, BROKEN, channel)
@@ -146,19 +145,19 @@ class Reception:
 
     @_handle.register
     def _on_lines(self, message: Lines, node: Node) -> None:
-        self._monitor.console.show(str(node.role), message.lines, node.host)
-        self._monitor.metrics.take_lines(node, message.lines)
+        self._monitor.run.console.show(str(node.role), message.lines, node.host)
+        self._monitor.run.metrics.take_lines(node, message.lines)
 
     @_handle.register
     def _on_node_usage(self, message: NodeUsage, node: Node) -> None:
-        self._monitor.metrics.take_usage(node, message)
+        self._monitor.run.metrics.take_usage(node, message)
 
     @_handle.register
     def _on_training_totals(self, message: TrainingTotals, node: Node) -> None:
-        self._monitor.metrics.take_totals(node, message)
+        self._monitor.run.metrics.take_totals(node, message)
         if message.progress not in (None, node.program.progress):
             node.program.progress = message.progress
-            self._monitor.console.progress(str(node.role), message.progress)
+            self._monitor.run.console.progress(str(node.role), message.progress)
 
     @_handle.register
     def _on_node_ready(self, message: NodeReady, node: Node) -> None:
@@ -167,13 +166,13 @@ class Reception:
         self._roster.move(node, NodeState.RUNNING)
         if not self._up and self._roster.count(NodeState.RUNNING, NodeState.RETURNED) == len(self._roster.nodes):
             self._up = True
-            self._monitor.metrics.events.note("started", f"all nodes are up: {self._roster.spec}")
+            self._monitor.run.metrics.events.note("started", f"all nodes are up: {self._roster.spec}")
         self._send_endpoints()
         if node.restarts:
             text = "%s is up again on %s (restart %d of this node)"
             CONSOLE.log(_log, logging.INFO, text, node.role, node.host, node.restarts)
             text = f"it is up again on {node.host} (restart {node.restarts} of this node)"
-            self._monitor.metrics.events.note("node_restart", text, str(node.role))
+            self._monitor.run.metrics.events.note("node_restart", text, str(node.role))
         self._evaluations.ready(node)
 
     @_handle.register
@@ -196,6 +195,22 @@ class Reception:
         node.feed.wanted, node.feed.wanted_since = message.feed, time.monotonic()
         self._recovery.find_hung()
         self._recovery.receive(node, message)
+        self._note_program(node)
+
+    @_handle.register
+    def _on_serving(self, message: Serving, node: Node) -> None:
+        node.receive(message)
+        self._note_program(node)
+
+    def _note_program(self, node: Node) -> None:
+        if self._monitor.feed is not None:
+            self._monitor.feed.note_program(node)
+
+    @_handle.register
+    def _on_feed_report(self, message: FeedReport, node: Node) -> None:
+        self._recovery.receive(node, message)
+        if self._monitor.feed is not None:
+            self._monitor.feed.receive(node, message)
 
     @_handle.register
     def _on_returned(self, message: Returned, node: Node) -> None:
@@ -205,9 +220,9 @@ class Reception:
         self._recovery.find_hung()
         self._recovery.receive(node, message)
         self._evaluations.returned(node)
+        self._note_program(node)
 
     @_handle.register(Contribution)
-    @_handle.register(FeedReport)
     @_handle.register(FilesRead)
     @_handle.register(KerasImported)
     @_handle.register(PassEnded)
@@ -220,7 +235,7 @@ class Reception:
     @_handle.register
     def _on_failed(self, message: Failed, node: Node) -> None:
         if message.kind is FailureKind.EXITED and not message.output:  # by sys.exit: the reason is in what it printed
-            message = replace(message, output="\n".join(self._monitor.metrics.lines(node.number)))
+            message = replace(message, output="\n".join(self._monitor.run.metrics.lines(node.number)))
         self._recovery.fail(node, message)
 
     @_handle.register(FeedFailed)
@@ -228,7 +243,6 @@ class Reception:
     @_handle.register(PartitionFed)
     @_handle.register(ProbeReply)
     @_handle.register(ProgramBegun)
-    @_handle.register(Serving)
     def _on_node_report(self, message: NodeReport, node: Node) -> None:
         node.receive(message)
 
@@ -241,12 +255,12 @@ class Reception:
     @_handle.register
     def _on_evaluation(self, message: Evaluation, node: Node) -> None:
         node.program.evaluating = bool(node.program.evaluating or message.directory)
-        self._monitor.metrics.take_evaluation(message)
+        self._monitor.run.metrics.take_evaluation(message)
         self._evaluations.evaluated(message)
 
     @_handle.register
     def _on_run_described(self, message: RunDescribed, node: Node) -> None:  # noqa: ARG002
-        self._monitor.metrics.manifest = message.manifest
+        self._monitor.run.metrics.manifest = message.manifest
 
     @_handle.register
     def _on_host_notice(self, message: HostNotice, node: Node) -> None:

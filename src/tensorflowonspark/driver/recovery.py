@@ -5,7 +5,7 @@ All methods are called in events of the monitor.
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from threading import Thread
@@ -37,13 +37,18 @@ Starter = Callable[[Node, Failed, Channel | None, str, bool], None]
 
 
 class Recovery:
-    """Finds nodes of one cluster that fail or hang; starts them again, goes on without them, or ends the cluster."""
+    """Finds nodes of one cluster that fail or hang; starts them again, goes on without them, or ends the cluster.
 
-    def __init__(self, monitor: Monitor) -> None:
+    `on_lost` is called with nodes that were lost while they answered inference, in a thread of its own.
+    """
+
+    def __init__(self, monitor: Monitor, on_lost: Callable[[Sequence[Node]], None] = lambda _: None) -> None:
         self._monitor = monitor
+        self._on_lost = on_lost
         self._roster = monitor.roster
-        self._restarts_nodes = monitor.policy.scope == "node"
+        self._restarts_nodes = monitor.config.restarts.scope == "node"
         self._joint = JointWork(monitor.roster, monitor.inbox.later, keeps=self._restarts_nodes)
+        self._timeout = monitor.config.heartbeat_timeout
         self._start: Starter
         self._checked = time.monotonic()  # time of the last check for heartbeats
 
@@ -63,30 +68,30 @@ class Recovery:
 
     def _check_regularly(self) -> None:
         self.check_nodes()
-        self._monitor.inbox.later(self._monitor.heartbeat_timeout / HEARTBEATS_PER_TIMEOUT, self._check_regularly)
+        self._monitor.inbox.later(self._timeout / HEARTBEATS_PER_TIMEOUT, self._check_regularly)
 
     def check_nodes(self) -> None:
         """Give up nodes that hang, and those whose supervisors send no heartbeat: their host or network is gone."""
         now = time.monotonic()
-        paused, self._checked = now - self._checked > self._monitor.heartbeat_timeout / 2, now
+        paused, self._checked = now - self._checked > self._timeout / 2, now
         for node in self._roster.nodes:
             channel = node.process.channel
             if paused:  # this process, as by native code that holds Python's lock: heartbeats wait to be received
                 node.process.last_message = now
-            elif channel is not None and now - node.process.last_message > self._monitor.heartbeat_timeout:
-                self.lose_channel(node, silent(self._monitor.heartbeat_timeout), channel)
+            elif channel is not None and now - node.process.last_message > self._timeout:
+                self.lose_channel(node, silent(self._timeout), channel)
         self.find_hung()
 
     def find_hung(self) -> None:
         """Give up a training that makes no progress any more."""
         idle = self._roster.idle()
-        if not idle or self._monitor.failures.begun:
+        if not idle or self._monitor.end.failures.begun:
             return
         found = None
         if self._restarts_nodes and not self._roster.spec.num_ps:  # none waits for another in TensorFlow
-            found = find_hung(idle, [], self._monitor.feed)
+            found = find_hung(idle, [], self._monitor.feed_number)
         trainers = [node for node in self._roster.trainers() if not (node.program.serving or node.lost)]
-        found = found or find_hung(idle, trainers, self._monitor.feed)
+        found = found or find_hung(idle, trainers, self._monitor.feed_number)
         if found is not None:
             self.fail(found[0], self._joint.explain(*found))
 
@@ -98,9 +103,8 @@ class Recovery:
         """Fail a node whose supervisor is gone."""
         if node.process.channel is not channel:
             return
-        if not self._monitor.ended and node.state not in (NodeState.FAILED, NodeState.GONE):
+        if not self._monitor.end.begun and node.state not in (NodeState.FAILED, NodeState.GONE):
             self.fail(node, failure)
-            self._monitor.on_feed_message(node, failure)
         if node.process.channel is channel:  # and the node is not started again
             self._roster.move(node, NodeState.GONE)
             node.process.channel = None
@@ -109,15 +113,15 @@ class Recovery:
 
     def fail(self, node: Node, failure: Failed | None, *, placeable: bool = True) -> None:
         """Carry out what is decided about the failure of a node, if there is one; `placeable`: it may start again."""
-        if failure is None or self._monitor.ended or node.lost:
+        if failure is None or self._monitor.end.begun or node.lost:
             return
         cause = failure.kind.name.lower()
         self._monitor.breakpoints.left(node, f"it has failed: {failure.reason}", goes_on=False)
-        self._monitor.failures.withdraw(node, failure)
+        self._monitor.end.failures.withdraw(node, failure)
         if placeable:
-            self._monitor.console.failed(str(node.role), node.host, failure)
+            self._monitor.run.console.failed(str(node.role), node.host, failure)
         # Whether it was a preemption takes time to find out: the process is retired first.
-        preempted = None if may_be_preemption(cause, self._monitor.policy) else False
+        preempted = None if may_be_preemption(cause, self._monitor.config.restarts) else False
         self.carry_out(node, failure, decide(self.state_of(node, placeable=placeable), Failure(cause, preempted)))
 
     def carry_out(self, node: Node, failure: Failed, decision: Decision) -> None:
@@ -128,18 +132,18 @@ class Recovery:
                 CONSOLE.log(_log, logging.WARNING, text, node.role, node.host, failure.reason)
             case Replace():
                 executor = node.process.executor
-                channel = self._retire(node, failure)
-                self._monitor.reasons.add(failure, executor, partial(self._start_again, node, channel, executor))
+                channel = self._retire(node)
+                self._monitor.end.reasons.add(failure, executor, partial(self._start_again, node, channel, executor))
             case Lose(note):
                 self._lose(node, replace(failure, reason=failure.reason + note))
             case EndAttempt(note):
                 self._roster.move(node, NodeState.FAILED)
-                self._monitor.failures.note(node, replace(failure, reason=failure.reason + note))
+                self._monitor.end.failures.note(node, replace(failure, reason=failure.reason + note))
 
     def state_of(self, node: Node, *, placeable: bool = True) -> Running:
         """Return what is known about a node that has failed."""
         return Running(
-            self._monitor.policy,
+            self._monitor.config.restarts,
             node.used,
             complete=self._monitor.members.complete,
             placeable=placeable,
@@ -163,16 +167,20 @@ class Recovery:
     def _lose(self, node: Node, failure: Failed) -> None:
         """Go on without a node."""
         self._roster.move(node, NodeState.FAILED)
-        self._monitor.failures.lose(node, failure)
+        self._monitor.end.failures.lose(node, failure)
         held = f"; with it went {node.feed.holds}" if node.feed.holds else ""
         goes = "answer on: they get its rows" if node.program.returned else "train on"
         report = partial(self._report_loss, node, f"The others {goes}{held}")
-        self._monitor.reasons.add(failure, node.process.executor, report)
+        self._monitor.end.reasons.add(failure, node.process.executor, report)
         if node.program.answering:
-            Thread(target=self._monitor.on_lost, args=([node],), daemon=True).start()
+            Thread(target=self._on_lost, args=([node],), daemon=True).start()
         self._joint.go_on_without(node)
         self._roster.send(node.number, Stop(grace_seconds=0.0))  # it may only hang
-        self._monitor.on_feed_message(node, failure)
+        self._lose_rows(node)
+
+    def _lose_rows(self, node: Node) -> None:
+        if self._monitor.feed is not None:
+            self._monitor.feed.lose(node)
 
     def _report_loss(self, node: Node, then: str, failure: Failed, _preempted: bool) -> None:
         text = "%s on %s failed: %s. %s"
@@ -185,19 +193,18 @@ class Recovery:
         self._note_failure(node, failure)
         self._start(node, failure, channel, executor, preempted)
 
-    def _retire(self, node: Node, failure: Failed) -> Channel | None:
+    def _retire(self, node: Node) -> Channel | None:
         """End a node's process, in whose place another one is started; return its channel."""
         channel = node.process.channel
         self._roster.send(node.number, Stop(grace_seconds=0.0))
-        current = -1 if self._monitor.feed is None else self._monitor.feed
-        self._monitor.metrics.retire(node)
+        self._monitor.run.metrics.retire(node)
         # Its program was done with the feeds before the one that it last asked for.
-        self._roster.renew(node, max(node.feed.first, node.feed.wanted, current))
+        self._roster.renew(node, max(node.feed.next, self._monitor.feed_number or 0))
         self._joint.node_lost(node)
-        self._monitor.on_feed_message(node, failure)
+        self._lose_rows(node)
         return channel
 
     def _note_failure(self, node: Node, failure: Failed) -> None:
         """Note the failure of a node without which the cluster goes on; the `Monitor` notes that of a cluster."""
         text = f"{node.role} on {node.host} failed: {failure.reason}".partition("\n")[0]
-        self._monitor.metrics.events.note("failure", text, str(node.role), node.host, failure.kind.name.lower())
+        self._monitor.run.metrics.events.note("failure", text, str(node.role), node.host, failure.kind.name.lower())

@@ -74,10 +74,10 @@ class Rendezvous:
     def find_absent(self, workers: Sequence[Node]) -> Failed | None:
         """Return a failure if a worker will not make a call for which others wait."""
         for (kind, _), calls in self._pending.items():
-            feeds = [each.feed.wanted for each in workers if each.role in calls and each.feed.wanted >= 0]
+            feeds = [each.feed.wanted for each in workers if each.role in calls and each.feed.wanted is not None]
             feed = min(feeds, default=math.inf)  # in which the others wait: who asks for a later one is done with it
             for each in workers:
-                if each.role not in calls and (each.program.returned or each.feed.wanted > feed):
+                if each.role not in calls and (each.program.returned or (each.feed.wanted or 0) > feed):
                     action = "returned" if each.program.returned else "asked for the next feed"
                     return kind.failure(f"the program of {each.role} {action} without {_awaited(calls)}")
         return None

@@ -76,10 +76,10 @@ class Replacements:
             delay = monitor.ask(lambda: self._charge(node, restart, failure, preempted=preempted))
             if delay is None:
                 return
-            monitor.wait_until_ended(channel, _END_SECONDS)
+            monitor.wait(lambda: channel not in monitor.roster.former, _END_SECONDS)
             if channel is not None and channel.is_unanswered:
                 self._backend.give_up_host(executor)
-            monitor.pause(delay)
+            monitor.wait(lambda: False, delay)
             stage = self._launch(node)
             monitor.wait(lambda: decided(stage), seconds)
         except SlotsError as error:
@@ -108,7 +108,7 @@ class Replacements:
         None if no restart is left after such a failure: it is then the failure of the node.
         """
         monitor = self._monitor
-        if monitor.ended or node.restarts != restart:
+        if monitor.end.begun or node.restarts != restart:
             return None
         decision = decide(self._recovery.state_of(node), Failure(failure.kind.name.lower(), preempted))
         if not isinstance(decision, Replace):
@@ -140,7 +140,7 @@ class Replacements:
             )
             if config.spec.num_ps and node.member is not None:  # where TensorFlow looks for it
                 plan = replace(plan, address=(node.member.host, node.member.port))
-            stage = self._backend.place(plan, None, on_end=self._monitor.wake)
+            stage = self._backend.place(plan, None, on_end=self._monitor.inbox.wake)
             self._stages.append(stage)
         try:
             self._monitor.check()

@@ -85,7 +85,7 @@ def test_a_node_that_is_stopped_while_it_waits():
         with local_cluster(program, nodes=tfos.Nodes(heartbeat_timeout=1.0)) as cluster:
             wait_for(lambda: cluster._monitor.roster.nodes[0].process.idle)
             node_of(cluster, 0).send_signal(signal.SIGSTOP)
-            wait_for(lambda: cluster._monitor.failure(), seconds=1.0 + _MARGIN_SECONDS)
+            wait_for(lambda: cluster._monitor.end.failure(), seconds=1.0 + _MARGIN_SECONDS)
             cluster._check()
     assert caught.value.cause == "stopped"
 

@@ -12,14 +12,13 @@ from tensorflowonspark import transport
 from tensorflowonspark.config import ClusterSpec, Job, Role
 from tensorflowonspark.driver import attempt
 from tensorflowonspark.driver import cluster as cluster_module
-from tensorflowonspark.driver.console import ConsoleReporter
-from tensorflowonspark.driver.monitor import Monitor
 from tensorflowonspark.driver.nodes import NodeState
 from tensorflowonspark.driver.recovery import Recovery
 from tensorflowonspark.errors import FailureKind
 from tensorflowonspark.messages import Failed, Lines, Member, Members, ProgramBegun, Register, Returned
 from tests.support.backend import cluster_on
 from tests.support.commands import run_python
+from tests.support.monitors import monitor_of
 from tests.support.scripted import ScriptedBackend, ScriptedNode, fails, returns, serves
 
 pytestmark = pytest.mark.usefixtures("unchecked_frames")
@@ -58,7 +57,7 @@ def test_a_node_that_does_not_train_has_time_to_begin_and_to_return(monkeypatch,
 
 def test_a_driver_that_was_paused_itself_gives_up_no_node():
     """Its heartbeats wait to be received, as after native code that has held Python's lock."""
-    monitor = Monitor(ClusterSpec(num_workers=1), "c", ConsoleReporter(bar=False), heartbeat_timeout=1.0)
+    monitor = monitor_of(ClusterSpec(num_workers=1), heartbeat_timeout=1.0)
     recovery = Recovery(monitor)
     lost, node = [], monitor.roster.nodes[0]
     node.process.channel, node.process.last_message = object(), time.monotonic() - 5
@@ -256,8 +255,8 @@ def test_output_that_can_not_be_shown_does_no_harm():
         flush = write
 
     cluster = cluster_on(ScriptedBackend(script))
-    cluster._attempt.console._stream = ClosedPipe()
-    cluster._attempt.console._logger = logging.Logger("of its own")
+    cluster._run.console._stream = ClosedPipe()
+    cluster._run.console._logger = logging.Logger("of its own")
     with cluster:
         assert cluster.join() == {"worker:0": 1}
 

@@ -254,7 +254,7 @@ def test_a_cluster_that_is_ended_while_it_waits_leaves_the_queue():
         thread = Thread(target=start, daemon=True)
         thread.start()
         wait_for(lambda: shared.ledger._queue)
-        waiting._monitor.cancel(tfos.ClusterError("not wanted any more"))
+        waiting._monitor.end.cancel(tfos.ClusterError("not wanted any more"))
         thread.join(10)
     assert [str(each) for each in errors] == ["not wanted any more"]
     assert not shared.ledger.held()

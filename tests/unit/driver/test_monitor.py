@@ -5,19 +5,16 @@ import time
 from contextlib import suppress
 from queue import SimpleQueue
 from threading import Event, Thread, current_thread, main_thread
+from types import SimpleNamespace
 
 import pytest
 
 from tensorflowonspark.config import ClusterSpec
-from tensorflowonspark.driver.console import ConsoleReporter
-from tensorflowonspark.driver.monitor import Monitor
 from tensorflowonspark.driver.nodes import NodeState
-from tensorflowonspark.driver.planned_restarts import PlannedRestarts
-from tensorflowonspark.driver.reception import Reception
-from tensorflowonspark.driver.recovery import Recovery
 from tensorflowonspark.messages import FeedWanted, Member, Members, NodeReady, Register, Returned, Stop
 from tensorflowonspark.transport import ConnectionLost, Packed
 from tensorflowonspark.transport.pickled import unpack
+from tests.support.monitors import monitor_of, reception_of
 from tests.support.programs import wait_for
 
 
@@ -41,14 +38,14 @@ def interrupting():
 @pytest.mark.timeout(60, method="thread")  # the other one uses the same timer
 def test_a_signal_never_leaves_the_state_locked(interrupting):
     """Other threads go on after a signal, wherever it has interrupted a waiting main thread."""
-    monitor = Monitor(ClusterSpec(num_workers=2), "id", ConsoleReporter(), 30.0)
-    monitor.start()
+    monitor = monitor_of(ClusterSpec(num_workers=2))
+    monitor.inbox.start()
     ended = Event()
 
     def wake():
         while not ended.is_set():
-            monitor.wake()
-            monitor.failure()
+            monitor.inbox.wake()
+            monitor.end.failure()
             time.sleep(1e-4)
 
     threads = [Thread(target=wake, daemon=True) for _ in range(2)]
@@ -63,34 +60,34 @@ def test_a_signal_never_leaves_the_state_locked(interrupting):
                 signal.setitimer(signal.ITIMER_REAL, 3e-4 + count % 50 * 1e-5)
                 while True:
                     monitor.wait(lambda: False, 1e-3)
-            other = Thread(target=monitor.failure, daemon=True)
+            other = Thread(target=monitor.end.failure, daemon=True)
             other.start()
             other.join(5)
             assert not other.is_alive(), f"locked by signal {count}"
     finally:
         ended.set()
-        monitor.close()
+        monitor.inbox.close()
     for thread in threads:
         thread.join(5)
 
 
 def test_an_error_of_the_drivers_own_ends_the_wait_for_the_cluster(caplog):
-    monitor = Monitor(ClusterSpec(num_workers=1), "id", ConsoleReporter(), 30.0)
-    monitor.start()
+    monitor = monitor_of(ClusterSpec(num_workers=1))
+    monitor.inbox.start()
 
-    def fails(_node, _message):
+    def fails(_node):
         raise LookupError("no such part")
 
-    monitor.begin_feed(0, fails)
+    monitor.begin_feed(SimpleNamespace(number=0, note_program=fails))
     role = monitor.roster.spec.roles[0]
-    channel = PlayedChannel([Register(Member(0, role, "here", 1000), "id", 1, 1), FeedWanted(0)])
+    channel = PlayedChannel([Register(Member(0, role, "here", 1000), monitor.members.cluster_id, 1, 1), FeedWanted(0)])
     Thread(target=_serve, args=(monitor, channel), daemon=True).start()
     with pytest.raises(LookupError, match="no such part"):
         monitor.wait(lambda: False, 5)
     assert isinstance(unpack(channel.sent[-1].data), Stop)
     wait_for(lambda: "could not handle an event" in caplog.text)  # a thread writes it
     channel.end()
-    monitor.close()
+    monitor.inbox.close()
 
 
 class CountedList(list):
@@ -133,8 +130,7 @@ class PlayedChannel:
 
 def _serve(monitor, channel):
     """Have a monitor take all messages of a channel."""
-    recovery = Recovery(monitor)
-    listener = Reception(monitor, recovery, PlannedRestarts(monitor, recovery, lambda _: False)).serve(channel)
+    listener = reception_of(monitor).serve(channel)
     with suppress(ConnectionLost):
         while True:
             listener.on_message(channel.receive())
@@ -143,24 +139,24 @@ def _serve(monitor, channel):
 
 def _scans(count):
     """Return how often the state of all nodes is scanned until this number of nodes has come, returned and gone."""
-    monitor = Monitor(spec := ClusterSpec(num_workers=count), "id", ConsoleReporter(), 30.0)
+    monitor = monitor_of(spec := ClusterSpec(num_workers=count))
     for name in ("nodes", "_fed", "_trainers"):
         setattr(monitor.roster, name, CountedList(getattr(monitor.roster, name)))
-    monitor.start()
+    monitor.inbox.start()
     channels = []
     for number, role in enumerate(spec.roles):
-        register = Register(Member(number, role, "here", 1000 + number), "id", 1, 1)
+        register = Register(Member(number, role, "here", 1000 + number), monitor.members.cluster_id, 1, 1)
         channels.append(PlayedChannel([register, NodeReady("socket", 1), FeedWanted(0), Returned(b"")]))
     threads = [Thread(target=_serve, args=(monitor, each), daemon=True) for each in channels]
     for thread, channel in zip(threads, channels, strict=True):
         thread.start()
         assert channel.waits.wait(5)
     assert monitor.wait(lambda: monitor.roster.count(NodeState.RETURNED) == count, 5)
-    monitor.stop(0.0)
+    monitor.end.stop(0.0)
     for channel in channels:
         channel.end()
     assert monitor.wait_until_gone(5) == []
-    monitor.close()
+    monitor.inbox.close()
     for thread in threads:
         thread.join(5)
     return sum(getattr(monitor.roster, name).scans for name in ("nodes", "_fed", "_trainers"))

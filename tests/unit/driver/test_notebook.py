@@ -96,7 +96,7 @@ def test_a_cluster_links_its_dashboard_while_it_runs():
 
 def test_a_cluster_whose_nodes_are_being_ended_has_not_failed():
     cluster = cluster_on(ScriptedBackend(lambda node: None), num_workers=1).start()
-    cluster._monitor.stop(grace_seconds=1.0)
+    cluster._monitor.end.stop(grace_seconds=1.0)
     assert repr(cluster) == "<Cluster of 1 worker, running>"
     with pytest.raises(tfos.ClusterError, match="the cluster has been shut down"):
         cluster.shutdown()

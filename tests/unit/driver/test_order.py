@@ -7,6 +7,7 @@ import pytest
 
 import tensorflowonspark as tfos
 from tensorflowonspark.driver import cluster_run
+from tensorflowonspark.driver.attempt_end import AttemptEnd
 from tensorflowonspark.driver.metrics.event_log import EventLog, MetricsListener
 from tensorflowonspark.driver.monitor import Monitor
 from tensorflowonspark.errors import FailureKind
@@ -47,7 +48,7 @@ def slow(monkeypatch, where):
 
         monkeypatch.setattr(EventLog, "subscribe", subscribe)
         return
-    owner, name = {"program": (Monitor, "wait"), "end": (Monitor, "_end_all")}[where]
+    owner, name = {"program": (Monitor, "wait"), "end": (AttemptEnd, "_end_all")}[where]
     act = getattr(owner, name)
 
     def late(monitor, *arguments):
@@ -69,7 +70,9 @@ def test_what_is_logged_has_the_order_in_which_it_happened(tmp_path, monkeypatch
     policy = RestartPolicy(1, backoff=0.01, scope=scope)
     advice = "what bounded the training"
     given = [advice]
-    monkeypatch.setattr(cluster_run.ClusterAttempt, "advise", lambda each: given and each.console.note(given.pop()))
+    monkeypatch.setattr(
+        cluster_run.ClusterAttempt, "advise", lambda each: given and each.monitor.run.console.note(given.pop())
+    )
     with cluster_on(
         ScriptedBackend(dies_once), restarts=policy, logs=tfos.Logs(log_dir=str(tmp_path), show="none")
     ) as cluster:

@@ -31,7 +31,7 @@ def nodes_at(states, wanted=-1):
         node = Node(number, Role(Job.WORKER, number), program=NodeProgram(returned=state == RETURNED))
         node.process.idle = state if isinstance(state, Idle) else None
         node.process.idle_since = time.monotonic() - 30
-        node.feed.wanted = wanted if state is FEED else -1
+        node.feed.wanted = wanted if state is FEED else None
         nodes.append(node)
     return nodes
 
@@ -82,7 +82,7 @@ def test_one_that_does_not_answer_has_the_time_that_tensorflow_takes_to_try_agai
         (0, None, False),  # the driver may feed it later
         (0, 0, False),  # Spark computes what it waits for
         (1, 0, True),  # it is through, and feed 0 goes on until the other is
-        (-1, None, True),  # it waits for what the others read of files
+        (None, None, True),  # it waits for what the others read of files
     ],
 )
 def test_one_that_waits_for_a_feed(other, wanted, feed, hangs):

@@ -182,16 +182,16 @@ def test_a_message_about_rows_taken_looks_at_its_node_alone(monkeypatch):
     feed = FeedSession(SimpleNamespace(monitor=monitor), 0, request)
     monkeypatch.setattr(feed, "is_done", is_done)
     for node in nodes:
-        feed._on_message(node, StreamOpened(0, Shares(400, 100, node.number)))
+        feed.receive(node, StreamOpened(0, Shares(400, 100, node.number)))
     for node in nodes:
-        feed._on_message(node, PartsStored(0, (part(node.number, node.number, 8),)))
+        feed.receive(node, PartsStored(0, (part(node.number, node.number, 8),)))
     assert set(granted) == set(range(100))
     looked.clear()
     with monkeypatch.context() as patch:
         patch.setattr(feed._scheduler, "grants", lambda: pytest.fail("no step has become possible"))
         for node in nodes:
-            feed._on_message(node, RowsConsumed(0, 4))
+            feed.receive(node, RowsConsumed(0, 4))
     assert looked == list(range(100))
     nodes[0].program.returned = True
-    feed._on_message(nodes[0], RowsConsumed(0, 8))
+    feed.note_program(nodes[0])
     assert 0 not in feed._scheduler

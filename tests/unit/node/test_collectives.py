@@ -3,18 +3,14 @@
 import pytest
 
 from tensorflowonspark.config import ClusterSpec
-from tensorflowonspark.driver.console import ConsoleReporter
 from tensorflowonspark.driver.joint_work import JointWork
-from tensorflowonspark.driver.monitor import Monitor
 from tensorflowonspark.driver.nodes import Roster
-from tensorflowonspark.driver.planned_restarts import PlannedRestarts
-from tensorflowonspark.driver.reception import Reception
-from tensorflowonspark.driver.recovery import Recovery
 from tensorflowonspark.errors import FailureKind
 from tensorflowonspark.feed_messages import FileFeed, FilesRead
 from tensorflowonspark.messages import Contribution, Failed, FeedWanted, Returned
 from tensorflowonspark.node import collectives
 from tests.support.inprocess import cluster_in_process
+from tests.support.monitors import monitor_of, reception_of
 
 
 def combining(ctx):
@@ -70,13 +66,12 @@ def test_the_driver_knows_who_keeps_whom_waiting():
 )
 @pytest.mark.parametrize("leaving", [FeedWanted(1), Returned(b"")])
 def test_a_worker_that_goes_on_while_others_wait_for_it_is_the_cause(pending, leaving):
-    monitor = Monitor(ClusterSpec(num_workers=2), "id", ConsoleReporter(), 30.0)
-    recovery = Recovery(monitor)
-    reception = Reception(monitor, recovery, PlannedRestarts(monitor, recovery, lambda _: False))
+    monitor = monitor_of(ClusterSpec(num_workers=2))
+    reception = reception_of(monitor)
     for node in monitor.roster.nodes:
         reception._on_message(node, FeedWanted(0))
     reception._on_message(monitor.roster.nodes[0], pending)
-    assert not monitor.failures.begun
+    assert not monitor.end.failures.begun
     reception._on_message(monitor.roster.nodes[1], leaving)
     action = "returned" if isinstance(leaving, Returned) else "asked for the next feed"
-    assert f"worker:1 {action} without {pending.call}, for which worker:0 waits" in str(monitor.failures.first())
+    assert f"worker:1 {action} without {pending.call}, for which worker:0 waits" in str(monitor.end.failures.first())

@@ -169,7 +169,7 @@ def test_lines_of_a_trials_cluster_have_its_number():
 
     def objective(trial):
         cluster = cluster_on(application.backend(returns(1)), nodes=tfos.Nodes(hold=True))
-        found.append((trial.number, cluster._run._console._about))
+        found.append((trial.number, cluster._run.console._about))
         with cluster:
             return 1.0
 

@@ -29,14 +29,14 @@ def wait_until_served(monitor: "Monitor", seconds: float) -> list[Node]:
 
     def decided() -> bool:
         missing = [node for node in monitor.roster.fed() if not node.program.answering]
-        return not missing or any(_why_never(node, monitor.feed) for node in missing)
+        return not missing or any(_why_never(node, monitor.feed_number) for node in missing)
 
     monitor.wait(decided, seconds)
     with monitor.lock:
         missing = [node for node in monitor.roster.fed() if not node.program.answering]
         if not missing:
             return monitor.roster.fed()
-        never = {node.number: _why_never(node, monitor.feed) for node in missing}
+        never = {node.number: _why_never(node, monitor.feed_number) for node in missing}
         node = next((each for each in missing if never[each.number]), missing[0])
         raise FeedError(
             f"the program of {node.role} on {node.host} has not called ctx.serve(function), which answers inference: "

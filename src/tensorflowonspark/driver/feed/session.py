@@ -9,14 +9,14 @@ once, and come from one DataFrame or from several in sequence.
 import logging
 import time
 from collections.abc import Callable, Hashable, Sequence, Set
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tensorflowonspark.driver.feed.contents import ContentCheck
 from tensorflowonspark.driver.feed.feed_progress import FeedProgress, ProgressTimeout, describe_rows
 from tensorflowonspark.driver.feed.job import FeedRequest
 from tensorflowonspark.driver.feed.sources import HeldTasks, Source, SparkJobs
 from tensorflowonspark.driver.metrics.phases import Phase
-from tensorflowonspark.driver.nodes import Node, NodeState
+from tensorflowonspark.driver.nodes import Node
 from tensorflowonspark.driver.sharing.manifest import build_manifests, node_endpoints
 from tensorflowonspark.driver.sharing.scheduler import StepScheduler
 from tensorflowonspark.errors import FeedError
@@ -33,7 +33,6 @@ from tensorflowonspark.feed_messages import (
     SplitManifest,
     StepGrant,
 )
-from tensorflowonspark.messages import Failed
 from tensorflowonspark.task.feeder import FeedSpec
 
 if TYPE_CHECKING:
@@ -76,7 +75,7 @@ class FeedSession:
         self._failure = ""
         self._closed = False
         self.timeout = ProgressTimeout(request.timeout, self._progress, lambda: self._reported.describe(self._tasks()))
-        self.monitor.begin_feed(number, self._on_message)
+        self.monitor.begin_feed(self)
 
     # ---- the life of a feed
 
@@ -186,11 +185,11 @@ class FeedSession:
         if self._source.job is not None:
             self._source.job.cancel()
         self._attempt.release_job()
-        self._attempt.console.close()
+        self.monitor.run.console.close()
         if not self._closed:
             self._closed = True
             facts = {"feed": self.number, "rows": self._rows or sum(self._scheduler.rows.values())}
-            self.monitor.metrics.events.passed(Phase("feed", self._created, time.time(), facts, self._failure))
+            self.monitor.run.metrics.events.passed(Phase("feed", self._created, time.time(), facts, self._failure))
 
     @property
     def seconds(self) -> float:
@@ -216,7 +215,7 @@ class FeedSession:
 
     def is_done(self, node: Node) -> bool:
         """Whether the program of a node is done with this feed."""
-        return node.program.returned or max(node.feed.wanted, node.feed.first) > self.number
+        return node.program.returned or node.feed.next > self.number
 
     def _manifests(self, parts: Sequence[PartSummary], split: Split) -> dict[int, SplitManifest]:
         """Return the manifest of a split for each node that reads it."""
@@ -234,17 +233,13 @@ class FeedSession:
 
     # ---- messages of the nodes (under the monitor's lock)
 
-    def _on_message(self, node: Node, message: Any) -> None:
-        """Note what a message says of the rows; grant the steps that have become possible by it: most say nothing."""
-        if isinstance(message, FeedReport) and message.feed != self.number:
-            return  # a late one, of a feed that is over
-        match message:
-            case PartsStored():
-                kept = [part for part in message.parts if self.request.keeps_rows or part.split is not Split.TRAIN]
-                self.stored.update((part.ref, part) for part in kept)
-            case Failed() if node.lost or node.state is NodeState.RESTARTING:
-                self.stored = {ref: part for ref, part in self.stored.items() if ref.number != node.number}
-                self._outdated = True
+    def receive(self, node: Node, message: FeedReport) -> None:
+        """Note what a report says of the rows; grant the steps that have become possible by it: most say nothing."""
+        if message.feed != self.number:
+            return  # a late one, of a feed that is over, or one of files
+        if isinstance(message, PartsStored):
+            kept = [part for part in message.parts if self.request.keeps_rows or part.split is not Split.TRAIN]
+            self.stored.update((part.ref, part) for part in kept)
         self._reported.take(node, message)
         if self.request.starts_early:
             possible = self._scheduler.receive(node.number, message)
@@ -252,6 +247,17 @@ class FeedSession:
                 self._grant()
             if node.number in self._scheduler:
                 self._note_held(node.number, *self._scheduler.held(node.number))
+
+    def note_program(self, node: Node) -> None:
+        """Grant the steps for which the others need not wait for this node any more."""
+        if self.request.starts_early and self._note_state(node):
+            self._grant()
+
+    def lose(self, node: Node) -> None:
+        """Forget what a process that is lost has stored."""
+        self.stored = {ref: part for ref, part in self.stored.items() if ref.number != node.number}
+        self._outdated = True
+        self.note_program(node)
 
     def _note_state(self, node: Node) -> bool:
         """Note that a node takes no more rows, or that its program trains apart; return whether that is new."""

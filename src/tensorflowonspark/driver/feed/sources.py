@@ -169,7 +169,7 @@ class SparkJobs:
         rows = "" if spec.split is Split.TRAIN else f", {spec.split.value} rows,"
         nodes_text = f"{len(nodes)} nodes" if len(nodes) > 1 else str(nodes[0].role)
         description = attempt.describe_job(f"feed {spec.feed}{rows} to {nodes_text}")
-        self.job = attempt.backend.submit(feeder, load.data, description, self._monitor.wake, chosen)
+        self.job = attempt.backend.submit(feeder, load.data, description, self._monitor.inbox.wake, chosen)
         attempt.hold_job(self.job)
         return self.job
 
