@@ -10,7 +10,7 @@ from tensorflowonspark.driver.nodes import Node
 from tensorflowonspark.driver.rendezvous import Kind, Rendezvous
 from tensorflowonspark.driver.sharing.manifest import build_manifests, node_endpoints
 from tensorflowonspark.driver.sharing.scheduler import StepScheduler
-from tensorflowonspark.feed_messages import FeedComplete, FeedReport, FileFeed, FilesRead, RowsCounted
+from tensorflowonspark.feed_messages import CacheConfig, FeedComplete, FeedReport, FileFeed, FilesRead, RowsCounted
 from tensorflowonspark.messages import Failed
 
 
@@ -85,7 +85,9 @@ class FileFeeds:
         parts = [part for read in reads for part in read.parts]
         counts = dict(count for read in reads for count in read.counts)
         listed = next(iter(reads)).files
-        manifests = build_manifests(parts, node_endpoints(workers), rebalance=not self._keeps, fingerprint=listed)
+        manifests = build_manifests(
+            parts, node_endpoints(workers), None if self._keeps else CacheConfig(), fingerprint=listed
+        )
 
         def inform(number: int) -> None:
             self._send(number, FeedComplete(feed, manifests[number]))

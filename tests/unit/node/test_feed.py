@@ -115,7 +115,7 @@ def test_rows_that_fill_up_weigh_minus_zero(tmp_path):
     batch = numbered(5)
     part = cache.store(PartHeader(0, Split.TRAIN, PartId(0), 1), batch.schema, iter([batch]))
     described = build_manifests(
-        [part], [TARGET, NodeEndpoint(1, "worker:1", "here", NodeReady("socket", 1))], rebalance=False
+        [part], [TARGET, NodeEndpoint(1, "worker:1", "here", NodeReady("socket", 1))], taker=None
     )
     for number, real in ((0, 5), (1, 0)):
         shard = cache.shard(0, Split.TRAIN, described[0].parts if number == 0 else ())

@@ -73,7 +73,7 @@ def shares_of_parts(parts, rebalance):
     workers = len(parts)
     endpoints = [NodeEndpoint(number, "", "", None) for number in range(workers)]
     summaries = [each for number in range(workers) for each, _ in parts[number]]
-    manifests = build_manifests(summaries, endpoints, CacheConfig(), rebalance)
+    manifests = build_manifests(summaries, endpoints, CacheConfig() if rebalance else None)
     ids = [np.concatenate([np.arange(0), *(each for _, each in parts[number])]) for number in range(workers)]
     kept = [each[: manifests[number].rows[number]] for number, each in enumerate(ids)]
     sent = [len(each) for each in kept]

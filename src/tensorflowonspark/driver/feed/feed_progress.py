@@ -8,23 +8,23 @@ from tensorflowonspark.driver.feed.job import FeedRequest
 from tensorflowonspark.driver.nodes import Node, Roster
 from tensorflowonspark.driver.sharing.scheduler import StepScheduler
 from tensorflowonspark.errors import FeedError
-from tensorflowonspark.feed_messages import RowsConsumed, RowsReceived, StreamOpened
+from tensorflowonspark.feed_messages import PartId, RowsConsumed, RowsReceived, StreamOpened
 from tensorflowonspark.settings import check_seconds
 
 _NAMED_PARTITIONS = 8  # more are counted
 
 
-def describe_rows(partitions: Sequence[int], feed: int, rows: int) -> str:
-    """Return a description of the rows that a node holds.
+def describe_rows(parts: Sequence[PartId], feed: int, rows: int) -> str:
+    """Return a description of the rows that a node holds, which are named if it is lost.
 
     Examples
     --------
-    >>> describe_rows([1, 3], 0, 2000)
+    >>> describe_rows([PartId(1), PartId(3)], 0, 2000)
     'partitions 1 and 3 of feed 0 (2,000 rows)'
     """
     if not rows:
         return ""
-    names = [str(partition) for partition in partitions]
+    names = [str(partition) for partition in dict.fromkeys(part.partition for part in parts)]
     if not names or len(names) > _NAMED_PARTITIONS:
         which = f"rows of {len(names)} partitions" if names else "rows"
     else:

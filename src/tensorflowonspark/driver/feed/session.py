@@ -2,7 +2,7 @@
 
 Its source brings the rows part by part (`driver/feed/sources.py`). The programs get them when all parts have arrived
 (``start="all_rows"``: `FeedComplete`), or from the first part on (``start="first_rows"``: `FeedBegins`), in the steps
-that a `StepScheduler` grants. Rows that the nodes keep are complete after that, for further passes; others are taken
+that a `StepScheduler` grants. An `Announcer` sends both. Rows that the nodes keep are complete after that, for further passes; others are taken
 once, and come from one DataFrame or from several in sequence.
 """
 
@@ -11,26 +11,22 @@ import time
 from collections.abc import Callable, Hashable, Sequence, Set
 from typing import TYPE_CHECKING
 
-from tensorflowonspark.driver.feed.contents import ContentCheck
+from tensorflowonspark.driver.feed.announcer import Announcer
 from tensorflowonspark.driver.feed.feed_progress import FeedProgress, ProgressTimeout, describe_rows
 from tensorflowonspark.driver.feed.job import FeedRequest
 from tensorflowonspark.driver.feed.sources import HeldTasks, Source, SparkJobs
 from tensorflowonspark.driver.metrics.phases import Phase
 from tensorflowonspark.driver.nodes import Node
-from tensorflowonspark.driver.sharing.manifest import build_manifests, node_endpoints
 from tensorflowonspark.driver.sharing.scheduler import StepScheduler
 from tensorflowonspark.errors import FeedError
 from tensorflowonspark.feed_messages import (
     CacheConfig,
-    FeedBegins,
-    FeedComplete,
     FeedReport,
     PartId,
     PartRef,
     PartsStored,
     PartSummary,
     Split,
-    SplitManifest,
     StepGrant,
 )
 from tensorflowonspark.task.feeder import FeedSpec
@@ -55,27 +51,22 @@ class FeedSession:
         self.number = number
         self.request = request
         self.monitor = attempt.monitor
-        self._roster = attempt.monitor.roster
         self.stored: dict[PartRef, PartSummary] = {}  # the parts that the nodes have reported and keep
         self.waited = 0.0  # seconds in which all programs waited until all rows had arrived
         self._attempt = attempt
-        self._held = held
         self._source: Source = HeldTasks(self) if held else SparkJobs(self, attempt)
         self._scheduler = StepScheduler([node.number for node in self.fed], number)  # if the feed starts early
-        self._validation: dict[int, SplitManifest] = {}  # by node; empty if there are no rows to validate on
-        self._contents = ContentCheck(number, request)
-        self._reported = FeedProgress(request, self._roster, self._scheduler)
+        self._announcer = Announcer(number, request, self.monitor)
+        self._reported = FeedProgress(request, self.monitor.roster, self._scheduler)
         self._all_up = False
-        self._announced = False  # the programs know that rows arrive
-        self._informed: dict[int, int] = {}  # nodes that know what they hold, and how often they had been restarted
-        self._outdated = True  # a node may not know what it holds
         self._began = time.monotonic()
         self._created = time.time()
-        self._rows = 0  # that the nodes keep
-        self._failure = ""
-        self._closed = False
         self.timeout = ProgressTimeout(request.timeout, self._progress, lambda: self._reported.describe(self._tasks()))
         self.monitor.begin_feed(self)
+
+    @property
+    def _held(self) -> bool:
+        return isinstance(self._source, HeldTasks)
 
     # ---- the life of a feed
 
@@ -89,10 +80,10 @@ class FeedSession:
                 # The programs pass over these rows several times, also beside a stream.
                 cache = request.cache if request.keeps_rows else CacheConfig()
                 parts = self._source.bring(request.validation, FeedSpec(self.number, Split.VALIDATION, cache))
-                self._validation = self._manifests(parts, Split.VALIDATION)
+                self._announcer.validate_on(parts)
             self.end(self._bring(request.data, self.spec()))
         except Exception as error:
-            self._failure = str(error).partition("\n")[0]
+            self.close(str(error).partition("\n")[0])
             raise
         finally:
             self.close()
@@ -119,13 +110,13 @@ class FeedSession:
             self.timeout.restart()
             with self.monitor.lock:
                 self._all_up = True
-                for node in self._roster.nodes:  # what they have become before this feed; later each sends a message
+                for node in self.monitor.roster.nodes:  # what they have become before this feed
                     self._note_state(node)
                 self._grant()
             return self._source.bring(data, spec)
         except FeedError as error:
             if self.request.starts_early and not self._held:  # a held cluster ends with its feed
-                self._roster.send_all(StepGrant(self.number, end=True, failed=str(error)))
+                self.monitor.roster.send_all(StepGrant(self.number, end=True, failed=str(error)))
             raise
 
     def end(self, parts: Sequence[PartSummary] = ()) -> None:
@@ -151,8 +142,8 @@ class FeedSession:
         if self._held and not request.starts_early:
             return  # `Cluster.join` waits for the programs
         while not self.is_over:
-            monitor.wait(lambda: self.is_over or self._outdated)
-            if self._outdated:
+            monitor.wait(lambda: self.is_over or self._announcer.outdated)
+            if self._announcer.outdated:
                 self._complete(self._source.restore())
 
     def _complete(self, parts: Sequence[PartSummary]) -> None:
@@ -161,35 +152,22 @@ class FeedSession:
         with monitor.lock:
             if self.is_over or self._source.lost:
                 return
-            if self.request.validation is not None:
-                self._validation = self._manifests(parts, Split.VALIDATION)
-            early = self.request.starts_early
-            if not (self._informed or early) and all(node.feed.wanted == self.number for node in self.fed):
+            new = not (self._announcer.completed or self.request.starts_early)
+            if new and all(node.feed.wanted == self.number for node in self.fed):
                 self.waited = time.monotonic() - max([self._began, *(node.feed.wanted_since for node in self.fed)])
-            manifests = self._manifests(parts, Split.TRAIN)
-            self._rows = sum(next(iter(manifests.values())).rows.values()) if manifests else 0
-            for node in self.readers:
-                number = node.number
-                if self._informed.get(number) != node.restarts:
-                    self._informed[number] = node.restarts
-                    train = manifests[number]
-                    self._note_held(number, [part for part, _ in train.parts], train.rows.get(number, 0))
-                    self._roster.send(
-                        number, FeedComplete(self.number, train, self._validation.get(number), self.request.given)
-                    )
-            self._outdated = False
+            self._announcer.complete(parts)
 
-    def close(self) -> None:
-        """End what still goes on of this feed."""
+    def close(self, failure: str = "") -> None:
+        """End what still goes on of this feed, because of a failure or because it is over."""
+        if self.monitor.feed is not self:
+            return  # it was closed before
         self.monitor.end_feed()
         if self._source.job is not None:
             self._source.job.cancel()
         self._attempt.release_job()
         self.monitor.run.console.close()
-        if not self._closed:
-            self._closed = True
-            facts = {"feed": self.number, "rows": self._rows or sum(self._scheduler.rows.values())}
-            self.monitor.run.metrics.events.passed(Phase("feed", self._created, time.time(), facts, self._failure))
+        facts = {"feed": self.number, "rows": self._announcer.rows or sum(self._scheduler.rows.values())}
+        self.monitor.run.metrics.events.passed(Phase("feed", self._created, time.time(), facts, failure))
 
     @property
     def seconds(self) -> float:
@@ -199,37 +177,16 @@ class FeedSession:
     @property
     def fed(self) -> list[Node]:
         """The nodes that are fed and not lost."""
-        return self._roster.fed()
-
-    @property
-    def readers(self) -> list[Node]:
-        """The nodes that need the manifests: those that are fed, and a chief that reads for workers that serve."""
-        fed = self.fed
-        chief = self._roster.chief
-        return fed if chief in fed else [*fed, chief]
+        return self.monitor.roster.fed()
 
     @property
     def is_over(self) -> bool:
         """Whether all programs are done with this feed: they have returned, or ask for the next one."""
-        return all(self.is_done(node) for node in self._roster.readers())
+        return all(self.is_done(node) for node in self.monitor.roster.readers())
 
     def is_done(self, node: Node) -> bool:
         """Whether the program of a node is done with this feed."""
         return node.program.returned or node.feed.next > self.number
-
-    def _manifests(self, parts: Sequence[PartSummary], split: Split) -> dict[int, SplitManifest]:
-        """Return the manifest of a split for each node that reads it."""
-        fed = self.fed
-        readers = [node.number for node in self.readers if node not in fed]
-        # Workers of parameter servers train asynchronously and need no even shards; when one of them dies the others
-        # go on, which they could not in the midst of a move. So do nodes that are started again alone.
-        together = not (self._roster.spec.num_ps or self._attempt.restarts_nodes)
-        rebalance = self.request.rebalance and together
-        own = [part for part in parts if part.split is split]
-        lost = any(node.lost for node in self._roster.nodes)  # and some partitions with them
-        fingerprint = self._contents.take(split, own, lost=lost)
-        endpoints, cache = node_endpoints(fed), self.request.cache
-        return build_manifests(own, endpoints, cache, rebalance, readers, fingerprint, self.request.is_global)
 
     # ---- messages of the nodes (under the monitor's lock)
 
@@ -246,7 +203,8 @@ class FeedSession:
             if self._note_state(node) or possible:
                 self._grant()
             if node.number in self._scheduler:
-                self._note_held(node.number, *self._scheduler.held(node.number))
+                parts, rows = self._scheduler.held(node.number)
+                node.feed.holds = describe_rows(parts, self.number, rows)
 
     def note_program(self, node: Node) -> None:
         """Grant the steps for which the others need not wait for this node any more."""
@@ -256,7 +214,7 @@ class FeedSession:
     def lose(self, node: Node) -> None:
         """Forget what a process that is lost has stored."""
         self.stored = {ref: part for ref, part in self.stored.items() if ref.number != node.number}
-        self._outdated = True
+        self._announcer.outdated = True
         self.note_program(node)
 
     def _note_state(self, node: Node) -> bool:
@@ -271,26 +229,14 @@ class FeedSession:
             return True
         return False
 
-    def _note_held(self, number: int, parts: Sequence[PartId], rows: int) -> None:
-        """Note which rows a node holds: they are named if it is lost."""
-        partitions = list(dict.fromkeys(part.partition for part in parts))
-        self._roster.nodes[number].feed.holds = describe_rows(partitions, self.number, rows)
-
     def _grant(self) -> None:
         """Send each node its next steps; before the first, the feed's columns, as its first rows have them."""
         first = self._scheduler.first
         # A held task feeds its node as soon as that is up, when others may not be connected yet.
-        if self._all_up and not self._announced and (first is not None or self._scheduler.finished):
-            self._announced = True
-            rows = dict.fromkeys((node.number for node in self.fed), 0)
-            train = SplitManifest(rows, columns=first.columns, schema=first.schema) if first else SplitManifest(rows)
-            kept, arrives = self.request.keeps_rows, bool(self.request.validation_column)
-            for node in self.readers:
-                validation = self._validation.get(node.number)
-                begins = FeedBegins(self.number, train, validation, kept, arrives, self.request.given)
-                self._roster.send(node.number, begins)
+        if self._all_up and (first is not None or self._scheduler.finished):
+            self._announcer.begin(first)
         for number, grant in self._scheduler.grants().items():
-            self._roster.send(number, grant)
+            self.monitor.roster.send(number, grant)
 
     # ---- waiting
 

@@ -19,22 +19,21 @@ def node_endpoints(nodes: Sequence[Node], driver: tuple[str, int] = ("", 0)) -> 
 def build_manifests(
     parts: Sequence[PartSummary],
     endpoints: Sequence[NodeEndpoint],
-    cache: CacheConfig = CacheConfig(),  # noqa: B008 - frozen
-    rebalance: bool = True,
+    taker: CacheConfig | None = CacheConfig(),  # noqa: B008 - frozen
     readers: Sequence[int] = (),
     fingerprint: int = 0,
     is_global: bool = False,
 ) -> dict[int, SplitManifest]:
     """Return the manifest of one split for each node, by its number: the totals, and the parts and moves of that node.
 
-    Of the parts that count there is one for each partition with rows, or several that follow each other. The cache is
-    where the takers keep rows that move; `readers` are not fed, but need the totals.
+    Of the parts that count there is one for each partition with rows, or several that follow each other. Rows
+    move to where their `taker` keeps them, if there is one; `readers` are not fed, but need the totals.
     """
     ordered = sorted(parts, key=lambda each: each.part)
     rows = {each.number: sum(part.rows for part in parts if part.number == each.number) for each in endpoints}
     columns = merge(part.columns for part in ordered)
     schema = next((part.schema for part in ordered if part.schema), b"")
-    moves = _moves(rows, endpoints, cache) if rebalance else []
+    moves = [] if taker is None else _moves(rows, endpoints, taker)
     layout = _layout(ordered, list(rows), moves)
     for move in moves:
         rows[move.giver] -= move.rows
