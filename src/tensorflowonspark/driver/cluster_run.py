@@ -1,8 +1,7 @@
 """The run of a cluster over all its attempts: when a node fails, all nodes start again and are fed what they need.
 
-The programs of a new attempt begin anew and continue from their last checkpoint. They report in which feed they wrote
-it; that feed and all later ones are fed again, under their old numbers. Without a checkpoint these are all feeds. Then
-the driver repeats the action that the failure interrupted.
+The programs of a new attempt begin anew, and are fed again what they need (`driver/feed/history.py`). Then the driver
+repeats the action that the failure interrupted.
 """
 
 import logging
@@ -20,6 +19,7 @@ from tensorflowonspark.driver.attempt import ClusterAttempt
 from tensorflowonspark.driver.console import ConsoleReporter
 from tensorflowonspark.driver.dashboard.service import DashboardService, require_packages
 from tensorflowonspark.driver.decision import may_be_preemption
+from tensorflowonspark.driver.feed.history import FeedHistory
 from tensorflowonspark.driver.feed.job import FeedRequest
 from tensorflowonspark.driver.feed.session import FeedSession
 from tensorflowonspark.driver.hangs import find_vanished
@@ -75,15 +75,9 @@ class ClusterRun:
         self._cancelled = Event()
         self._cancel_error: Exception | None = None
         self._budget = RestartBudget(config)
-        self._repeatable = True  # the action of which a failure is handled
-        self._streams = False  # a feed is under way whose rows do not come again
         self.left: set[str] = set()  # hosts that go, and for which all nodes were started again
-        self._history: list[FeedRequest | None] = []  # None: a stream, whose rows do not come again
-        self._done = 0  # feeds that the programs of this attempt are done with, from the cluster's first one
-        self._held: FeedRequest | None = None
-        self._saved: dict[str, int] = {}  # as of a monitor, by all attempts before this one
+        self._history = FeedHistory()
         self._session: FeedSession | None = None  # the current feed's
-        self._grows = reservation is None  # else it can have no more slots than those
         self._attempt = self._next_attempt(config)
 
     @property
@@ -98,11 +92,10 @@ class ClusterRun:
         """
         if self._attempt.started:
             raise ClusterError("the cluster was started before: make a new one")
-        self._held = held
         self.console.start(self.metrics)
         spans.follow(self.metrics)
         if held is not None:
-            self._history.append(held)
+            self._history.add(held)
         try:
             self._open_dashboard()
             if self._config.breakpoints:
@@ -138,20 +131,20 @@ class ClusterRun:
             self._feed(request)
 
         self._retry(feed, repeatable=request.keeps_rows)
-        self._history.append(request)
+        self._history.add(request)
 
     def open_stream(self, request: FeedRequest) -> FeedSession:
         """Begin a feed of which the DataFrames come one after the other; `close_stream` ends it."""
         self._require_feedable(request)
-        self._streams = True
+        self._history.streams = True
         return self._open(request)
 
     def close_stream(self, *, completed: bool = True) -> None:
         """End the feed that `open_stream` has begun; if it was never fed, its number goes to the next feed."""
-        self._streams = False
+        self._history.streams = False
         if completed:
-            self._done += 1
-            self._history.append(None)
+            self._history.done += 1
+            self._history.add(None)
         if self._session is not None:
             self._session.close()
             self.metrics.end_training()  # without advice: a stream's rows come when there are new ones
@@ -180,7 +173,7 @@ class ClusterRun:
         An action that is not repeatable is repeated only as long as the programs have not written a checkpoint in its
         midst.
         """
-        self._repeatable = repeatable
+        self._history.repeatable = repeatable
         while True:
             try:
                 return action()
@@ -209,13 +202,13 @@ class ClusterRun:
             self._fit()
             self._raise_if_cancelled()
             self._restarting = True  # an attempt that fails to come up may be followed by another one
-            if self._held is None:
+            held = self._history.first if self._config.hold else None
+            if held is None:
                 self._attempt.start()
             else:
-                self._start_held(self._held)
+                self._start_held(held)
             self._restarting = False
-        for request in self._history[self._done :]:
-            assert request is not None
+        for request in self._history.left:
             self._feed(request)
 
     def _start_held(self, request: FeedRequest) -> None:
@@ -227,13 +220,13 @@ class ClusterRun:
         finally:
             session.close()
             self._session = None
-        self._done += 1
+        self._history.done += 1
 
     def _restart(self, error: ClusterError) -> None:
         if isinstance(error, NodeError) and error.cause == FailureKind.EXECUTOR_LOST.name.lower():
             self._attempt.raise_if_cancelled()
-        needed, rows_again = self._needed_rows()
-        self._saved |= self._attempt.monitor.roster.saved
+        saved = self._attempt.monitor.roster.saved
+        needed, rows_again = self._history.needed(saved)
         alone = self._attempt.restarts_nodes and not self._config.spec.num_ps
         preempted = rows_again and not alone and self._is_preemption(error)
         vanished = cache(lambda: find_vanished(self._attempt.monitor.roster.nodes))
@@ -258,23 +251,16 @@ class ClusterRun:
         self._restarting = False
         self.console.begin()
         self.metrics.events.note("restart", f"all nodes are started again (restart {self._budget.used})")
-        self._done = needed
+        self._history.restart(saved, needed)
         self._attempt = self._next_attempt(self._config)
-
-    def _needed_rows(self) -> tuple[int, bool]:
-        """Return the first feed that a restart needs, and whether it can have all rows from there on again."""
-        saved = self._saved | self._attempt.monitor.roster.saved
-        needed = min(saved.values(), default=0)
-        in_its_midst = bool(saved) and needed >= len(self._history)  # of the feed that is under way
-        return needed, None not in self._history[needed:] and (self._repeatable or not in_its_midst)
 
     def may_restart(self, kind: FailureKind) -> bool:
         """Return whether a restart of all nodes would follow a planned failure, or can follow another one."""
         if not is_planned(kind.name.lower()):
             return not self._budget.is_spent(kind)
-        if self._streams or self._cancelled.is_set():
+        if self._history.streams or self._cancelled.is_set():
             return False
-        return self._budget.allows(kind, rows_again=self._needed_rows()[1])
+        return self._budget.allows(kind, rows_again=self._history.needed(self._attempt.monitor.roster.saved)[1])
 
     def _is_preemption(self, error: ClusterError) -> bool:
         """Whether a node has failed with its executor, which was preempted, or is about to be."""
@@ -307,10 +293,15 @@ class ClusterRun:
         self._attempt = self._next_attempt(replace(self._config, spec=replace(spec, num_workers=workers)))
 
     def _next_attempt(self, config: ClusterConfig) -> ClusterAttempt:
-        saved_to = tuple(self._saved)
-        others = tuple(_runs - {config.run})
-        config = replace(config, other_runs=others, attempt=self._budget.used, first_feed=self._done, saved_to=saved_to)
-        more = self._config.spec.num_workers - config.spec.num_workers if self._grows else 0
+        config = replace(
+            config,
+            other_runs=tuple(_runs - {config.run}),
+            attempt=self._budget.used,
+            first_feed=self._history.done,
+            saved_to=self._history.saved_to,
+        )
+        # Within a reservation it can have no more slots than it has.
+        more = 0 if self._backend.reservation() else self._config.spec.num_workers - config.spec.num_workers
         return ClusterAttempt(self._backend, config, self, more)
 
     def attempt_closed(self) -> None:
@@ -344,14 +335,14 @@ class ClusterRun:
             session.run()
         finally:
             self._session = None
-        self._done += 1
+        self._history.done += 1
         can_start_early = not self._config.spec.num_ps and not request.validation_column
         self._attempt.advise(feeding_advice(session.waited, session.seconds, can_start_early=can_start_early))
 
     def _open(self, request: FeedRequest, *, held: bool = False) -> FeedSession:
         if self._session is not None:
             raise FeedError("another feed is in progress: one follows the other")
-        self._session = FeedSession(self._attempt, self._done, request, held=held)
+        self._session = FeedSession(self._attempt, self._history.done, request, held=held)
         return self._session
 
     def _require_feedable(self, request: FeedRequest) -> None:
