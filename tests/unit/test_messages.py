@@ -103,7 +103,8 @@ class Receiver:
 def supervisor():
     made = Supervisor.__new__(Supervisor)
     made._outbox, made._node, made._task = Receiver(), Receiver(), None
-    made._outcome_sent = made._failed = made._stopping = False
+    made._outcome_sent = made._failed = False
+    made._stop = None
     return made
 
 

@@ -5,7 +5,6 @@ thread handles them in order.
 """
 
 import logging
-import math
 import os
 import queue
 import signal
@@ -34,7 +33,6 @@ from tensorflowonspark.messages import (
     NodeStatus,
     PortReleased,
     Probe,
-    ProbeReply,
     Register,
     ReleasePort,
     Returned,
@@ -52,13 +50,13 @@ from tensorflowonspark.supervisor.host import executor_id, reserve_port
 from tensorflowonspark.supervisor.host_notices import HostNotices
 from tensorflowonspark.supervisor.node_process import NodeProcess, has_ended
 from tensorflowonspark.supervisor.outbox import Outbox
+from tensorflowonspark.supervisor.pending_probe import PendingProbe
 from tensorflowonspark.supervisor.stack_requests import StackRequests
 from tensorflowonspark.supervisor.supervisor_client import NodeAssignment
 from tensorflowonspark.supervisor.tensorboard import TensorBoard
 from tensorflowonspark.terminal import CONSOLE
 
 _log = logging.getLogger(__name__)
-_REPLY_SECONDS = 0.5  # for the node to reply while the driver waits; native code may keep it from that
 _LAST_SECONDS = 2.0  # for the driver to read the last messages
 _ENDED = object()  # in the inbox: the source has ended
 
@@ -75,17 +73,12 @@ class Supervisor:
         self._inbox: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
         self._driver: transport.Channel | None = None
         self._outbox: Outbox | None = None  # for the driver
-        self._tensorboard: TensorBoard | None = None
-        self._notices: HostNotices | None = None
+        self._beside: list[TensorBoard | HostNotices] = []
         self._outcome_sent = False  # the program has returned or failed
         self._failed = False  # and the driver has the reason
         self._exited = False
-        self._probe: Probe | None = None  # without a reply yet
-        self._probe_ends = 0.0
-        self._reaching = False  # what the probe names is being tried
-        self._unreached: dict[str, str] = {}
-        self._stopping = False
-        self._is_last = False  # no restart of the cluster follows
+        self._probe = PendingProbe()
+        self._stop: Stop | None = None  # the message that ends the node, once it has come
         self._ended = False
 
     def run(self) -> None:
@@ -178,19 +171,19 @@ class Supervisor:
         interval = self._assignment.config.heartbeat_seconds
         sent = time.monotonic()
         while not self._ended:
-            wait = min(interval, self._node.liveness.interval, self._probe_seconds())
+            wait = min(interval, self._node.liveness.interval, self._probe.seconds)
             with suppress(queue.Empty):
                 source, event = self._inbox.get(timeout=wait)
                 if source == "exit":
                     self._on_exit(event)
                 elif source == "reached":
-                    self._reaching, self._unreached = False, event
+                    self._probe.note_unreached(event)
                 elif event is _ENDED:
                     ends[source]()
                 else:
                     self._on_message(source, event)
             self._check_liveness()
-            if self._probe is not None and not self._probe_seconds():
+            if not self._probe.seconds:
                 self._reply_to_probe()
             if time.monotonic() - sent > interval:
                 sent = time.monotonic()
@@ -199,7 +192,7 @@ class Supervisor:
 
     def _check_liveness(self) -> None:
         """Report a node that is idle, stopped, or active again."""
-        if self._stopping or not self._node.is_running:
+        if self._stop is not None or not self._node.is_running:
             return
         change = self._node.liveness.check()
         if isinstance(change, Failed):
@@ -251,11 +244,10 @@ class Supervisor:
     @_handle.register
     def _on_stop(self, message: Stop) -> None:
         """Stop the node: by a message if its program has ended, else by SIGTERM; and at last by SIGKILL."""
-        self._is_last = message.is_last
+        self._stop = message
         if not self._node.is_running:
             self._ended = True
             return
-        self._stopping = True
         if self._outcome_sent:
             self._node.send(message)
             self._node.kill_later(message.grace_seconds)
@@ -265,12 +257,7 @@ class Supervisor:
     @_handle.register
     def _on_probe(self, message: Probe) -> None:
         """Check the node: it replies, or has time to; but if its process has ended the failure is sent first."""
-        if self._probe is None:
-            self._probe_ends = time.monotonic() + _REPLY_SECONDS
-        self._probe = message
-        if message.addresses and not self._reaching:
-            self._reaching = True
-            Thread(target=self._reach, args=(message.addresses,), daemon=True).start()
+        self._probe.begin(message, lambda unreached: self._inbox.put(("reached", unreached)))
         if self._exited:
             self._reply_to_probe()
         self._node.send(StatusRequest())
@@ -297,7 +284,7 @@ class Supervisor:
     def _on_outcome(self) -> None:
         self._node.forward_output()  # the driver gets what the program wrote before it gets its outcome
         self._outcome_sent = True
-        if self._stopping:  # the program has ended itself on SIGTERM; its process waits for this
+        if self._stop is not None:  # the program has ended itself on SIGTERM; its process waits for this
             self._node.send(Stop(grace_seconds=0.0))
 
     @_handle.register
@@ -310,41 +297,21 @@ class Supervisor:
     def _on_members(self, _message: Members) -> None:
         assignment, config = self._assignment, self._assignment.config
         if config.notice is not None:
-            self._notices = HostNotices(config.notice, self._send_driver)
+            self._beside.append(HostNotices(config.notice, self._send_driver))
         if config.tensorboard and assignment.role == config.spec.chief_role:
             copies = str(Path(self._node.private, "logs"))
-            self._tensorboard = TensorBoard(
-                config.tensorboard,
-                assignment.host,
-                copies,
-                assignment.hadoop,
-                config.heartbeat_timeout,
-                self._send_driver,
-                config.ports,
-            )
-
-    # ---- probes
-
-    def _probe_seconds(self) -> float:
-        """Return the seconds until a pending probe gets its reply."""
-        waits = self._probe is None or self._reaching
-        return math.inf if waits else max(0.0, self._probe_ends - time.monotonic())
-
-    def _reach(self, addresses: tuple[str, ...]) -> None:
-        """Try to connect to addresses (in a thread)."""
-        self._inbox.put(("reached", transport.unreached(addresses)))
+            self._beside.append(TensorBoard(assignment, copies, self._send_driver))
 
     def _reply_to_probe(self) -> None:
-        if self._probe is None or self._reaching:
+        if not self._probe.waits:
             return
         if (not self._exited and has_ended(self._node.pid)) or has_ended(self._assignment.jvm_pid):
-            self._probe_ends = time.monotonic() + _REPLY_SECONDS  # the event of its end is about to come
+            self._probe.extend()  # the event of its end is about to come
             return
-        probe, self._probe = self._probe, None
         stopped = self._node.liveness.stopped()
         if stopped is not None:
             self._fail(stopped.kind, stopped.reason, stopped.advice)
-        self._send_driver(ProbeReply(probe.number, self._unreached))
+        self._send_driver(self._probe.answer())
 
     # ---- ends
 
@@ -356,7 +323,9 @@ class Supervisor:
             later.start()
 
     def _on_task_over(self) -> None:
-        if self._stopping:  # Spark cancels the jobs of a driver that is interrupted; the node keeps its time to end
+        if (
+            self._stop is not None
+        ):  # Spark cancels the jobs of a driver that is interrupted; the node keeps its time to end
             return
         self._fail(
             FailureKind.EXECUTOR_LOST,
@@ -380,7 +349,7 @@ class Supervisor:
     def _on_exit(self, exit_code: int) -> None:
         """Report how the process ended; the supervisor stays until the driver sends `Stop` or disconnects."""
         self._exited = True
-        if self._stopping:
+        if self._stop is not None:
             self._ended = True
             return
         if not self._failed:
@@ -408,11 +377,9 @@ class Supervisor:
     def _close(self) -> None:
         self._node.kill()
         CONSOLE.drain()
-        if self._tensorboard is not None:
-            self._tensorboard.close()
-        if self._notices is not None:
-            self._notices.close()
+        for each in self._beside:
+            each.close()
         is_read = self._outbox is None or self._outbox.close(_LAST_SECONDS)
         if self._driver is not None and is_read:  # else the end of this process closes it
             self._driver.close()
-        self._node.remove_files(self._is_last)
+        self._node.remove_files(self._stop is not None and self._stop.is_last)

@@ -7,13 +7,14 @@ the supervisor, or the reason of a failure.
 import os
 import signal
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from threading import Thread
 
 from tensorflowonspark.messages import Lines, TensorBoardUp
 from tensorflowonspark.processes import kill_group, parent_pipe, start
 from tensorflowonspark.settings import port_range
+from tensorflowonspark.supervisor.supervisor_client import NodeAssignment
 
 _TRIES = 3  # of free ports
 
@@ -21,28 +22,22 @@ _TRIES = 3  # of free ports
 class TensorBoard:
     """Starts TensorBoard.
 
-    Files that it can't read in place are copied to the local directory `copies`. It is killed that many seconds after
-    this process was stopped. `report` is called once, in a thread, with the message for the driver.
+    Files that it can't read in place are copied to the local directory `copies`. It is killed some time after this
+    process was stopped. `report` is called once, in a thread, with the message for the driver.
     """
 
     def __init__(
-        self,
-        log_directory: str,
-        host: str,
-        copies: str,
-        hadoop: Mapping[str, str],
-        orphan_timeout: float,
-        report: Callable[[TensorBoardUp | Lines], None],
-        ports: str | None = None,
+        self, assignment: NodeAssignment, copies: str, report: Callable[[TensorBoardUp | Lines], None]
     ) -> None:
+        config = assignment.config
         self._process, self._pipe = start(
-            "tensorflowonspark.supervisor.tensorboard", os.environ, orphan_timeout=orphan_timeout
+            "tensorflowonspark.supervisor.tensorboard", os.environ, orphan_timeout=config.heartbeat_timeout
         )
         self._report = report
-        settings = log_directory, host, copies, dict(hadoop), ports
+        settings = config.tensorboard, assignment.host, copies, assignment.hadoop, config.ports
         Thread(target=self._talk, args=(settings,), daemon=True).start()
 
-    def _talk(self, settings: tuple[str, str, str, dict[str, str], str | None]) -> None:
+    def _talk(self, settings: tuple[object, ...]) -> None:
         with suppress(EOFError, OSError):
             self._pipe.send(settings)  # which the process reads once it is up
             url, problem = self._pipe.recv()

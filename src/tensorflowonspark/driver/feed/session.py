@@ -2,8 +2,8 @@
 
 Its source brings the rows part by part (`driver/feed/sources.py`). The programs get them when all parts have arrived
 (``start="all_rows"``: `FeedComplete`), or from the first part on (``start="first_rows"``: `FeedBegins`), in the steps
-that a `StepScheduler` grants. An `Announcer` sends both. Rows that the nodes keep are complete after that, for further passes; others are taken
-once, and come from one DataFrame or from several in sequence.
+that a `StepScheduler` grants. An `Announcer` sends both. Rows that the nodes keep are complete after that, for further
+passes; others are taken once, and come from one DataFrame or from several in sequence.
 """
 
 import logging
