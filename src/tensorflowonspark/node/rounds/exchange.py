@@ -7,7 +7,7 @@ the same bytes, and the owner decodes what it sends.
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from threading import Condition, Thread
@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from tensorflowonspark import transport
 from tensorflowonspark.errors import ClusterError
-from tensorflowonspark.keras.round_state import Vector
+from tensorflowonspark.keras.round_state import RoundSettings, Vector
 from tensorflowonspark.messages import Peer, RoundBroken, RoundExchanged, RoundPlan
 from tensorflowonspark.node.rounds.codec import decode, encode, pieces
 
@@ -34,11 +34,39 @@ class SliceHeader:
     sender: int
 
 
+class _SliceMeans:
+    """The means of this worker's slice, piece by piece; each is complete with the values of all senders."""
+
+    def __init__(self, senders: Sequence[int], *, half: bool) -> None:
+        self._senders = senders
+        self._half = half
+        self._parts: defaultdict[int, dict[int, Vector]] = defaultdict(dict)  # by piece and sender
+        self.ready: dict[int, bytes] = {}  # by piece, as they are sent
+
+    def add(self, piece: int, sender: int, values: Vector) -> None:
+        """Add the values of a sender; they may come again, by another connection."""
+        if piece in self.ready:
+            return
+        parts = self._parts[piece]
+        parts[sender] = values
+        if len(parts) == len(self._senders):
+            total = parts[self._senders[0]].copy()
+            for each in self._senders[1:]:
+                total += parts[each]
+            total /= len(self._senders)
+            self.ready[piece] = encode(total, half=self._half)
+            del self._parts[piece]
+
+    def absent(self) -> set[int]:
+        """Return the senders for which a piece waits."""
+        return {sender for parts in self._parts.values() for sender in self._senders if sender not in parts}
+
+
 class RoundExchange:
     """A worker's part in one exchange, in threads of its own.
 
-    It fails after `timeout` seconds without any progress. `report` takes the message to the driver with which it ends;
-    after a `RoundExchanged` the `mean` change is complete. `half` sends changes as float16.
+    It fails after the settings' `timeout` without any progress. `report` takes the message to the driver with which it
+    ends; after a `RoundExchanged` the `mean` change is complete.
     """
 
     def __init__(
@@ -46,33 +74,28 @@ class RoundExchange:
         plan: RoundPlan,
         number: int,
         change: Vector,
+        settings: RoundSettings,
         *,
-        half: bool,
-        timeout: float,
         connect: Callable[[Peer], transport.Connection],
         report: Callable[[object], None],
     ) -> None:
-        self.number = plan.number
+        self.plan = plan
         self.mean = np.empty_like(change)
         self.sent_bytes = 0
         self._own = number
         self._change = change
-        self._half = half
-        self._timeout = timeout
+        self._settings = settings
         self._connect = connect
         self._report = report
         self._changed = Condition()
         self._progress = time.monotonic()
         self._aborted = ""
-        self._failed: dict[int, str] = {}  # the errors of dialogues, by peer
-        self._finished: set[int] = set()  # contributors whose slices are here
+        self._ended: dict[int, str] = {}  # the error of each dialogue, by peer; empty: its slice is here
         self._dialogues: list[transport.Exchange] = []
-        self._parts: defaultdict[int, dict[int, Vector]] = defaultdict(dict)  # of this slice: by piece and sender
-        self._means: dict[int, bytes] = {}  # of this slice, by piece
-        self._senders = [each.number for each in plan.contributors]
-        self._names = {each.number: f"{each.name} on {each.host}" for each in plan.contributors}
-        bounds = [len(change) * i // len(self._senders) for i in range(len(self._senders) + 1)]
-        self._slices = {each: slice(*bounds[i : i + 2]) for i, each in enumerate(self._senders)}
+        senders = [each.number for each in plan.contributors]
+        self._means = _SliceMeans(senders, half=settings.half)
+        bounds = [len(change) * i // len(senders) for i in range(len(senders) + 1)]
+        self._slices = {each: slice(*bounds[i : i + 2]) for i, each in enumerate(senders)}
         for peer in plan.contributors:
             target = self._talk if peer.number != number else self._contribute_own
             Thread(target=target, args=(peer,), daemon=True).start()
@@ -104,7 +127,7 @@ class RoundExchange:
 
     def _decoded(self, batch: pa.RecordBatch, where: slice) -> Vector:
         data = batch.column(0)[0].as_buffer()
-        return decode(data, where.stop - where.start, half=self._half, dtype=self._change.dtype)
+        return decode(data, where.stop - where.start, half=self._settings.half, dtype=self._change.dtype)
 
     def _part_of(self, owner: int) -> Vector:
         return self._change[self._slices[owner]]
@@ -115,7 +138,7 @@ class RoundExchange:
         try:
             for piece, where in enumerate(pieces(len(part))):
                 data = self._add(piece, peer.number, part[where])
-                mean[where] = decode(data, where.stop - where.start, half=self._half, dtype=mean.dtype)
+                mean[where] = decode(data, where.stop - where.start, half=self._settings.half, dtype=mean.dtype)
         except ClusterError:
             return  # the watching thread reports it
         self._finish(peer.number)
@@ -124,25 +147,12 @@ class RoundExchange:
         """Add a contribution; wait for those of all others and return the mean, as it is sent."""
         with self._changed:
             self._note_progress()
-            if piece not in self._means:  # else it comes again, by another connection
-                self._parts[piece][sender] = values
-                self._average(piece)
-            while piece not in self._means and not self._aborted:
+            self._means.add(piece, sender, values)
+            while piece not in self._means.ready and not self._aborted:
                 self._changed.wait()
-            if piece not in self._means:
+            if piece not in self._means.ready:
                 raise ClusterError(self._aborted)
-            return self._means[piece]
-
-    def _average(self, piece: int) -> None:
-        """Make the mean of a piece if it is complete."""
-        parts = self._parts[piece]
-        if len(parts) == len(self._senders):
-            total = parts[self._senders[0]].copy()
-            for each in self._senders[1:]:
-                total += parts[each]
-            total /= len(self._senders)
-            self._means[piece] = encode(total, half=self._half)
-            del self._parts[piece]
+            return self._means.ready[piece]
 
     # ---- as a contributor to the slices of others
 
@@ -156,7 +166,7 @@ class RoundExchange:
             except (transport.ConnectionLost, ClusterError, ValueError, pa.ArrowException) as error:
                 with self._changed:
                     if last or self._aborted or not isinstance(error, transport.ConnectionLost):
-                        self._failed[peer.number] = str(error)
+                        self._ended[peer.number] = str(error) or type(error).__name__
                         self._changed.notify_all()
                         return
 
@@ -166,14 +176,14 @@ class RoundExchange:
         if not len(part):  # there are more workers than weights
             return True
         mean = self.mean[self._slices[peer.number]]
-        dialogue = self._connect(peer).exchange(SliceHeader(self.number, self._own), DATA)
+        dialogue = self._connect(peer).exchange(SliceHeader(self.plan.number, self._own), DATA)
         try:
             with self._changed:
                 if self._aborted:
                     return False
                 self._dialogues.append(dialogue)
             for where in pieces(len(part)):
-                data = encode(part[where], half=self._half)
+                data = encode(part[where], half=self._settings.half)
                 (answer,) = dialogue.request(pa.record_batch([pa.array([data], pa.binary())], schema=DATA))
                 mean[where] = self._decoded(answer, where)
                 with self._changed:
@@ -189,7 +199,7 @@ class RoundExchange:
 
     def _finish(self, owner: int) -> None:
         with self._changed:
-            self._finished.add(owner)
+            self._ended[owner] = ""
             self._note_progress()
 
     # ---- its end
@@ -201,25 +211,26 @@ class RoundExchange:
     def _watch(self) -> None:
         """Report to the driver how the exchange has ended."""
         with self._changed:
-            while not self._aborted and not self._failed and len(self._finished) < len(self._senders):
-                rest = self._progress + self._timeout - time.monotonic()
+            while not self._aborted and not any(self._ended.values()) and len(self._ended) < len(self._slices):
+                rest = self._progress + self._settings.timeout - time.monotonic()
                 if rest <= 0:
                     break
                 self._changed.wait(rest)
             if self._aborted:
                 return
-            if len(self._finished) == len(self._senders):
-                message: Any = RoundExchanged(self.number)
+            if len(self._ended) == len(self._slices) and not any(self._ended.values()):
+                message: Any = RoundExchanged(self.plan.number)
             else:
                 message = self._broken()
         self._report(message)
 
     def _broken(self) -> RoundBroken:
-        absent = {sender for parts in self._parts.values() for sender in self._senders if sender not in parts}
-        missing = set(self._failed) or absent or set(self._senders) - self._finished - {self._own}
+        failed = {number for number, error in self._ended.items() if error}
+        missing = failed or self._means.absent() or self._slices.keys() - self._ended.keys() - {self._own}
         number = min(missing, default=self._own)
-        why = self._failed.get(number) or f"nothing of it has arrived for {self._timeout:g} s (timeout)"
-        return RoundBroken(self.number, tuple(sorted(missing)), f"{self._names[number]}: {why}")
+        name = next(f"{each.name} on {each.host}" for each in self.plan.contributors if each.number == number)
+        why = self._ended.get(number) or f"nothing of it has arrived for {self._settings.timeout:g} s (timeout)"
+        return RoundBroken(self.plan.number, tuple(sorted(missing)), f"{name}: {why}")
 
 
 def request_all(

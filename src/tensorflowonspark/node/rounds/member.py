@@ -129,8 +129,7 @@ class RoundMember:
             plan,
             self._setup.number,
             weights - self._shared.weights,
-            half=settings.half,
-            timeout=settings.timeout,
+            settings,
             connect=self._connection,
             report=self._link.send,
         )
@@ -241,11 +240,11 @@ class RoundMember:
                 lambda: (
                     self._closed
                     or self._ended >= header.number
-                    or (self._exchange is not None and self._exchange.number >= header.number)
+                    or (self._exchange is not None and self._exchange.plan.number >= header.number)
                 ),
                 timeout,
             )
-            if self._exchange is None or self._exchange.number != header.number:
+            if self._exchange is None or self._exchange.plan.number != header.number:
                 raise ClusterError(f"{self.name} takes no part in round {header.number}")
             return self._exchange
 
