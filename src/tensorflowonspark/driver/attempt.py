@@ -13,16 +13,16 @@ from tensorflowonspark.driver.advice import training_advice
 from tensorflowonspark.driver.attempt_end import Run
 from tensorflowonspark.driver.hangs import find_vanished
 from tensorflowonspark.driver.monitor import Monitor
-from tensorflowonspark.driver.nodes import Node, NodeState
+from tensorflowonspark.driver.nodes import Node
+from tensorflowonspark.driver.placement import Placement
 from tensorflowonspark.driver.planned_restarts import PlannedRestarts
 from tensorflowonspark.driver.reception import Reception
 from tensorflowonspark.driver.recovery import Recovery
 from tensorflowonspark.driver.replacement import Replacements
 from tensorflowonspark.driver.spark.backend import Backend, SlotsWanted
-from tensorflowonspark.driver.spark.jobs import SparkJob, Stage
-from tensorflowonspark.driver.spark.lost_executors import names_lost_executor
+from tensorflowonspark.driver.spark.jobs import SparkJob
 from tensorflowonspark.driver.spark.naming import describe_job
-from tensorflowonspark.errors import ClusterError, FeedError, StartError
+from tensorflowonspark.errors import ClusterError, StartError
 from tensorflowonspark.messages import Stop
 from tensorflowonspark.task.feeder import FeedSpec
 from tensorflowonspark.task.launch import LaunchPlan
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 GRACE_SECONDS = 2.0  # for a process to end before it is killed
 _END_SECONDS = 5.0  # for supervisors to close their channels, and for Spark to end a job that was cancelled
-_CANCELLED_SECONDS = 2.0  # for Spark to report that it has cancelled a stage whose tasks have ended
 _STAGE_END_SECONDS = 1.0  # for tasks whose supervisors have ended, before they are cancelled
 _PEERS_PER_NODE = 2  # its supervisor and its task, which may connect while those of all other nodes do
 FILES_PER_NODE = 4  # the connections of its supervisor and of its task, with some to spare
@@ -57,10 +56,9 @@ class ClusterAttempt:
             self._replacements = Replacements(backend, config, self.monitor, self._recovery, self._plan)
         self.address: tuple[str, int] = ("", 0)
         self.advice: str | None = None  # what bounded the last training of which that is certain
-        self._job: SparkJob | None = None  # that feeds
-        self._feed: FeedSpec | None = None  # of the tasks that hold the nodes
+        self.job: SparkJob | None = None  # that feeds; it ends with the cluster, or when a node fails
         self._server: transport.Server | None = None
-        self._stage: Stage | None = None
+        self._placement: Placement | None = None
         self._closed = False
         self._owner = os.getpid()
 
@@ -106,7 +104,6 @@ class ClusterAttempt:
         self.require_own_process()
         if self.started:
             raise ClusterError("the cluster was started before: make a new one")
-        self._feed = feed
         nodes = len(self._config.spec.roles)
         if can_share_files() and not allow_files(FILES_PER_NODE * nodes):
             raise StartError(
@@ -128,10 +125,9 @@ class ClusterAttempt:
         self._recovery.start()
         self.monitor.inbox.start()
         try:
-            self._stage = self.backend.place(self._plan(), data, on_end=self.monitor.inbox.wake)
-            if not self.monitor.wait(self._is_up, self._config.start_timeout):
-                raise StartError(self._describe_missing())
-            self._raise_stage_problems()
+            stage = self.backend.place(self._plan(feed), data, on_end=self.monitor.inbox.wake)
+            self._placement = Placement(self.monitor, stage, is_fed=feed is not None)
+            self._placement.wait()
         except BaseException:
             self.abort(is_last=False)  # after a restart another one may follow
             raise
@@ -155,11 +151,8 @@ class ClusterAttempt:
 
     def raise_if_cancelled(self) -> None:
         """Raise `ClusterError` if a user has cancelled the tasks that launch or hold the nodes: no restart follows."""
-        if self._stage is None:
-            return
-        self._stage.wait(_CANCELLED_SECONDS)
-        if cancelled := self._stage.cancelled():
-            raise ClusterError(f"the Spark tasks that hold the nodes were cancelled: {cancelled}")
+        if self._placement is not None:
+            self._placement.raise_if_cancelled()
 
     def _find_advice(self) -> str | None:
         return self.advice or self._present_advice()
@@ -168,7 +161,7 @@ class ClusterAttempt:
         in_step = not (self._config.spec.num_ps or self._config.restarts_nodes)
         return training_advice(self.monitor.roster.fed(), self.monitor.run.metrics, in_step=in_step)
 
-    def _plan(self) -> LaunchPlan:
+    def _plan(self, feed: FeedSpec | None = None) -> LaunchPlan:
         return LaunchPlan(
             config=self._config,
             cluster_id=self.cluster_id,
@@ -176,7 +169,7 @@ class ClusterAttempt:
             driver=self.address,
             hadoop=self.backend.hadoop_settings(),
             echo=not self.backend.shares_terminal,  # else each line would appear twice
-            feed=self._feed,
+            feed=feed,
             python=sys.version_info[:2],
             program=self.monitor.run.metrics.name,
             label=self.cluster_id,
@@ -185,44 +178,6 @@ class ClusterAttempt:
     def describe_job(self, what: str) -> str:
         """Return the description of a job of this cluster, for Spark's UI."""
         return describe_job(self.monitor.run.metrics.name, self.cluster_id, what)
-
-    def _is_up(self) -> bool:
-        assert self._stage is not None
-        if not self.monitor.roster.count(NodeState.AWAITED, NodeState.CONNECTED):
-            return self._config.hold or self._stage.ended
-        return self._stage.ended and (bool(self._stage.problems()) or bool(self._awaited()))
-
-    def _awaited(self) -> list[Node]:
-        """Return the nodes whose supervisors have not connected: none, once all their tasks have succeeded."""
-        return [node for node in self.monitor.roster.nodes if node.state is NodeState.AWAITED]
-
-    def _raise_stage_problems(self) -> None:
-        assert self._stage is not None
-        problems = self._stage.problems() if self._stage.ended else []
-        if problems:
-            self.raise_if_cancelled()
-        if problems:
-            data_problem = self._stage.data_problem()
-            if data_problem is not None:
-                raise data_problem
-            text = "the cluster did not come up:\n" + "\n".join(f"  {problem}" for problem in problems)
-            raise StartError(text, executor_lost=any(map(names_lost_executor, problems)))
-        if self._stage.ended and self._feed is not None and len(self._awaited()) == len(self.monitor.roster.nodes):
-            raise FeedError("the DataFrame has no rows: there is nothing to train on")  # so Spark ran no task
-        if self._stage.ended and self._awaited():
-            names = ", ".join(str(node.role) for node in self._awaited())
-            raise StartError(f"Spark's barrier stage ended without launching {names}: see it in Spark's UI")
-
-    def _describe_missing(self) -> str:
-        waiting = [node for node in self.monitor.roster.nodes if node.state.value < NodeState.RUNNING.value]
-        names = ", ".join(f"{node.role} ({_describe_missing_node(node)})" for node in waiting) or "the stage's end"
-        computing = (
-            "" if self._feed is None else "Spark may still be computing the DataFrame (raise start_timeout), or "
-        )
-        return (
-            f"the cluster did not come up within {self._config.start_timeout:g} s (start_timeout); still waiting for "
-            f"{names}: {computing}other jobs may hold the slots; see the executors and the running stages in Spark's UI"
-        )
 
     def advise(self, of_feeding: str | None = None) -> None:
         """Show what bounded the training that has ended, if that is certain: its feeding, or else what came after."""
@@ -272,24 +227,14 @@ class ClusterAttempt:
             names = ", ".join(f"{node.role} on {node.host}" for node in late)
             text = "%s did not confirm its end; it ends when it notices that the driver has closed the connection"
             CONSOLE.log(_log, logging.WARNING, text, names)
-        if self._stage is not None:
-            self._stage.wait(_STAGE_END_SECONDS)
-            self._stage.cancel()
-            self._stage.wait(_END_SECONDS)
+        if self._placement is not None:
+            self._placement.close(_STAGE_END_SECONDS, _END_SECONDS)
         if self._replacements is not None:
             self._replacements.close(_STAGE_END_SECONDS)
         if self._server is not None:
             self._server.close()
         self.monitor.inbox.close()
         self.monitor.run.console.close()
-
-    def hold_job(self, job: SparkJob) -> None:
-        """Take a feeding job, which ends with the cluster, or when a node fails."""
-        self._job = job
-
-    def release_job(self) -> None:
-        """Forget the feeding job, which has ended."""
-        self._job = None
 
     def _on_failure(self) -> None:
         self._cancel_job()
@@ -301,11 +246,5 @@ class ClusterAttempt:
             self.backend.give_up_host(executor)
 
     def _cancel_job(self) -> None:
-        if self._job is not None:
-            self._job.cancel()
-
-
-def _describe_missing_node(node: Node) -> str:
-    if node.state is NodeState.AWAITED:
-        return "not connected: its Spark task has not started, or can't reach the driver"
-    return f"its process on {node.host} is not up"
+        if self.job is not None:
+            self.job.cancel()

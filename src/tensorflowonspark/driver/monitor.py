@@ -52,7 +52,7 @@ class Monitor:
         self.stacks = StackCollection(self.roster, self.inbox.wait)
         self.breakpoints = Breakpoints(self.roster)
         self.members = Membership(self.roster, lambda: not (self.end.begun or self.end.failures.begun))
-        self.feed: CurrentFeed | None = None
+        self.feed: CurrentFeed | None = None  # which gets the nodes' reports
 
     def _on_error(self, error: Exception) -> None:
         self.end.on_error(error)
@@ -68,11 +68,6 @@ class Monitor:
     def feed_number(self) -> int | None:
         """The number of the feed that is under way."""
         return None if self.feed is None else self.feed.number
-
-    def begin_feed(self, feed: CurrentFeed) -> None:
-        """Pass what the nodes report to a feed until it ends."""
-        with self.lock:
-            self.feed = feed
 
     def end_feed(self) -> None:
         """End the current feed: the nodes hold none of its rows any more."""

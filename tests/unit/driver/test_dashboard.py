@@ -16,9 +16,9 @@ import pytest
 
 import tensorflowonspark as tfos
 from tensorflowonspark.config import ClusterConfig, ClusterSpec
-from tensorflowonspark.driver.attempt import ClusterAttempt
 from tensorflowonspark.driver.dashboard import page_server as server_module
 from tensorflowonspark.driver.dashboard import service
+from tensorflowonspark.driver.placement import Placement
 from tests.support.backend import cluster_on
 from tests.support.pages import get, state, states
 from tests.support.paths import ROOT
@@ -282,14 +282,14 @@ def test_the_page_stays_while_a_start_that_failed_is_repeated():
         returns(len(attempts))(node)
 
     backend = ScriptedBackend(script)
-    find = ClusterAttempt._is_up
+    find = Placement._is_up
 
-    def up_once_it_has_failed(attempt):
+    def up_once_it_has_failed(placement):
         """See to it that the first start sees the failure of its node."""
-        return (len(attempts) > 1 or attempt._config.attempt > 0) and find(attempt)
+        return (len(attempts) > 1 or placement._monitor.config.attempt > 0) and find(placement)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ClusterAttempt, "_is_up", up_once_it_has_failed)
+        patch.setattr(Placement, "_is_up", up_once_it_has_failed)
         with cluster_on(backend, dashboard=True, restarts=tfos.RestartPolicy(1, backoff=0)) as cluster:
             assert get(cluster.dashboard_url)[0] == 200
             assert cluster.join() == {"worker:0": 2}

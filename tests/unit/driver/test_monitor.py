@@ -78,7 +78,7 @@ def test_an_error_of_the_drivers_own_ends_the_wait_for_the_cluster(caplog):
     def fails(_node):
         raise LookupError("no such part")
 
-    monitor.begin_feed(SimpleNamespace(number=0, note_program=fails))
+    monitor.feed = SimpleNamespace(number=0, note_program=fails)
     role = monitor.roster.spec.roles[0]
     channel = PlayedChannel([Register(Member(0, role, "here", 1000), monitor.members.cluster_id, 1, 1), FeedWanted(0)])
     Thread(target=_serve, args=(monitor, channel), daemon=True).start()

@@ -177,7 +177,7 @@ def test_a_message_about_rows_taken_looks_at_its_node_alone(monkeypatch):
     roster = SimpleNamespace(
         nodes=nodes, chief=nodes[0], fed=lambda: nodes, send=lambda number, grant: granted.append(number)
     )
-    monitor = SimpleNamespace(roster=roster, lock=nullcontext(), begin_feed=lambda *_: None)
+    monitor = SimpleNamespace(roster=roster, lock=nullcontext())
     request = FeedRequest("frame", cache=CacheConfig.parse(None, None))
     feed = FeedSession(SimpleNamespace(monitor=monitor), 0, request)
     monkeypatch.setattr(feed, "is_done", is_done)

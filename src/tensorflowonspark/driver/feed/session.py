@@ -62,7 +62,7 @@ class FeedSession:
         self._began = time.monotonic()
         self._created = time.time()
         self.timeout = ProgressTimeout(request.timeout, self._progress, lambda: self._reported.describe(self._tasks()))
-        self.monitor.begin_feed(self)
+        self.monitor.feed = self
 
     @property
     def _held(self) -> bool:
@@ -164,7 +164,7 @@ class FeedSession:
         self.monitor.end_feed()
         if self._source.job is not None:
             self._source.job.cancel()
-        self._attempt.release_job()
+        self._attempt.job = None
         self.monitor.run.console.close()
         facts = {"feed": self.number, "rows": self._announcer.rows or sum(self._scheduler.rows.values())}
         self.monitor.run.metrics.events.passed(Phase("feed", self._created, time.time(), facts, failure))

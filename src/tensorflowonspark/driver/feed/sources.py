@@ -169,8 +169,8 @@ class SparkJobs:
         rows = "" if spec.split is Split.TRAIN else f", {spec.split.value} rows,"
         nodes_text = f"{len(nodes)} nodes" if len(nodes) > 1 else str(nodes[0].role)
         description = attempt.describe_job(f"feed {spec.feed}{rows} to {nodes_text}")
-        self.job = attempt.backend.submit(feeder, load.data, description, self._monitor.inbox.wake, chosen)
-        attempt.hold_job(self.job)
+        wake = self._monitor.inbox.wake
+        self.job = attempt.job = attempt.backend.submit(feeder, load.data, description, wake, chosen)
         return self.job
 
     def _result(self, job: "SparkJob", load: _Load, nodes: Sequence[Node]) -> list[PartRef] | None:
