@@ -59,12 +59,8 @@ class ClusterRun:
         self.metrics.manifest = config.manifest
         reservation = backend.reservation()
         self.console = ConsoleReporter(
+            config,
             bar=None if reservation is None else False,  # several clusters at the same time have none
-            show=config.show,
-            log_dir=config.log_dir,
-            log_format=config.log_format,
-            log_level=config.log_level,
-            chief=str(config.spec.chief_role),
             hadoop=backend.hadoop_settings,
             about=None if reservation is None else reservation.about(),
         )

@@ -8,9 +8,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from statistics import fmean
-from typing import IO, Any, Literal
+from typing import IO, Any
 
-from tensorflowonspark.config import ClusterSpec
+from tensorflowonspark.config import ClusterConfig, ClusterSpec
 from tensorflowonspark.driver.log_entries import JsonFormatter, LogEntry, NewTexts, entry_of_epoch, entry_of_event
 from tensorflowonspark.driver.log_files import DRIVER, LogFiles
 from tensorflowonspark.driver.metrics.event_log import MetricsListener
@@ -72,34 +72,29 @@ class ConsoleReporter(MetricsListener):
     as ``{"trial": 3}``. A directory that can't be written to is refused (`SpecError`).
     """
 
-    def __init__(  # noqa: PLR0913 - settings that are named at the call
+    def __init__(
         self,
+        config: ClusterConfig,
         bar: bool | None = None,
         stream: IO[str] | None = None,
-        show: str | None = None,
-        log_dir: str | None = None,
-        *,
-        log_format: Literal["text", "json"] = "text",
-        log_level: int = logging.INFO,
-        chief: str = "",
         hadoop: Callable[[], Mapping[str, str]] | None = None,
         about: Mapping[str, object] | None = None,
     ) -> None:
         self._about = about or {}
         self._stream: Any = Unblocked(stream or sys.stderr, CONSOLE)
-        self._json = log_format == "json"
+        self._json = config.log_format == "json"
         self._draws = not self._json and (self._stream.isatty() or in_notebook()) if bar is None else bar
         self._logger = logging.getLogger("tensorflowonspark.nodes")
         self._next: Progress | None = None  # not drawn yet
         self._bar = ProgressBar(self._loss)
         self._leader = ""  # the node whose progress is shown: all take the same steps
         self._broken = False  # output has failed
-        self._show = show
-        self._level = log_level
-        self._chief = chief
+        self._show = config.show
+        self._level = config.log_level
+        self._chief = str(config.spec.chief_role)
         self._warnings = NewTexts()
         self._metrics: MetricsStore | None = None
-        self._files = None if log_dir is None else LogFiles(log_dir, as_json=self._json, hadoop=hadoop)
+        self._files = None if config.log_dir is None else LogFiles(config.log_dir, as_json=self._json, hadoop=hadoop)
 
     def start(self, metrics: MetricsStore) -> None:
         """Show epochs from now on, and in JSON all that happens to the cluster."""

@@ -17,6 +17,7 @@ from tensorflowonspark.driver.metrics.records import ClusterEvent, EpochMetrics
 from tensorflowonspark.messages import Lines, Progress, ReportedMetrics, Returned, TrainingTotals
 from tensorflowonspark.terminal import CONSOLE
 from tests.support.backend import cluster_on
+from tests.support.monitors import console_of
 from tests.support.paths import ROOT
 from tests.support.scripted import ScriptedBackend
 
@@ -29,7 +30,7 @@ def no_logging(monkeypatch):
 
 
 def reporter(stream, **settings):
-    return ConsoleReporter(stream=stream, chief="worker:0", **{"show": "worker:0", **settings})
+    return console_of(stream=stream, **{"show": "worker:0", **settings})
 
 
 def shown(stream):

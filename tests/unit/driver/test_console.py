@@ -10,10 +10,11 @@ from functools import partial
 import pytest
 
 from tensorflowonspark.config import ClusterSpec
-from tensorflowonspark.driver.console import ConsoleReporter, parse_level, parse_show
+from tensorflowonspark.driver.console import parse_level, parse_show
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.messages import Progress
 from tensorflowonspark.terminal import CONSOLE, Unblocked, Writer, printable
+from tests.support.monitors import console_of
 from tests.support.paths import ROOT
 from tests.support.programs import wait_for
 
@@ -31,7 +32,7 @@ def no_logging(monkeypatch):
 @pytest.mark.usefixtures("no_logging")
 def test_without_logging_lines_go_to_the_stream_with_the_nodes_name():
     stream = io.StringIO()
-    watcher = ConsoleReporter(stream=stream)
+    watcher = console_of(stream=stream)
     watcher.show("worker:1", ("one", "two"))
     watcher.close()
     assert stream.getvalue() == "[worker:1] one\n[worker:1] two\n"
@@ -45,7 +46,7 @@ def test_without_logging_lines_go_to_the_stream_with_the_nodes_name():
 )  # fmt: skip
 def test_no_control_of_a_terminal_passes_but_colours(control):
     stream = Terminal()
-    watcher = ConsoleReporter(stream=stream)
+    watcher = console_of(stream=stream)
     watcher.show("worker:1", (f"\x1b[1;31mred\x1b[0m{control}, and\tmore",))
     watcher.close()
     assert "[worker:1] \x1b[1;31mred\x1b[0m, and\tmore\n" in stream.getvalue()
@@ -56,7 +57,7 @@ def test_no_control_of_a_terminal_passes_but_colours(control):
 @pytest.mark.parametrize("kind", [io.StringIO, Terminal])
 def test_only_a_terminal_gets_colours(kind):
     stream = kind()
-    watcher = ConsoleReporter(bar=False, stream=stream)
+    watcher = console_of(bar=False, stream=stream)
     watcher.show("worker:1", ("\x1b[32mgreen\x1b[0m",))
     watcher.close()
     assert stream.getvalue() == ("[worker:1] \x1b[32mgreen\x1b[0m\n" if kind is Terminal else "[worker:1] green\n")
@@ -64,7 +65,7 @@ def test_only_a_terminal_gets_colours(kind):
 
 def test_with_logging_they_are_records_at_their_level(caplog):
     caplog.set_level(logging.INFO, "tensorflowonspark")
-    watcher = ConsoleReporter(stream=io.StringIO())
+    watcher = console_of(stream=io.StringIO())
     watcher.show("ps:0", ("WARNING:root:careful",))
     watcher.close()
     (record,) = caplog.records
@@ -83,7 +84,7 @@ def test_whose_output_is_shown():
 
 def test_the_bar_follows_one_node_through_its_epochs():
     stream = Terminal()
-    watcher = ConsoleReporter(stream=stream)
+    watcher = console_of(stream=stream)
     for epoch in range(2):
         for step in (1, 10):
             watcher.progress("worker:0", Progress(epoch, step, 10, step))
@@ -99,7 +100,7 @@ def test_the_bar_follows_one_node_through_its_epochs():
 
 def test_no_bar_where_there_is_no_terminal():
     stream = io.StringIO()
-    watcher = ConsoleReporter(stream=stream)
+    watcher = console_of(stream=stream)
     watcher.progress("worker:0", Progress(0, 1, 2, 1))
     watcher.close()
     assert stream.getvalue() == ""

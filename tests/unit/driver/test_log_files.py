@@ -12,7 +12,6 @@ import pytest
 import tensorflowonspark as tfos
 from tensorflowonspark import storage
 from tensorflowonspark.driver import log_files
-from tensorflowonspark.driver.console import ConsoleReporter
 from tensorflowonspark.driver.log_files import LogFiles, check_log_dir
 from tensorflowonspark.driver.metrics.records import ClusterEvent
 from tensorflowonspark.errors import FailureKind, NodeError, SpecError
@@ -20,6 +19,7 @@ from tensorflowonspark.messages import Failed, Lines, Returned
 from tensorflowonspark.storage import transfer
 from tensorflowonspark.terminal import CONSOLE
 from tests.support.backend import cluster_on
+from tests.support.monitors import console_of
 from tests.support.programs import wait_for
 from tests.support.scripted import ScriptedBackend
 
@@ -36,7 +36,7 @@ def memory():
 
 
 def show(directory, *lines, node="worker:0", **settings):
-    reporter = ConsoleReporter(stream=io.StringIO(), show="none", log_dir=str(directory), **settings)
+    reporter = console_of(stream=io.StringIO(), show="none", log_dir=str(directory), **settings)
     reporter.show(node, lines)
     reporter.end()
 
@@ -74,7 +74,7 @@ def test_a_large_file_is_followed_by_the_next_and_the_newest_five_are_kept(tmp_p
 def test_a_file_that_can_not_be_written_is_reported_once(tmp_path, caplog):
     (tmp_path / "worker-0.log").mkdir()
     show(tmp_path, "one")
-    reporter = ConsoleReporter(stream=io.StringIO(), show="none", log_dir=str(tmp_path))
+    reporter = console_of(stream=io.StringIO(), show="none", log_dir=str(tmp_path))
     reporter.show("worker:0", ("one",))
     reporter.show("worker:0", ("two",))
     reporter.show("worker:1", ("three",))
@@ -88,7 +88,7 @@ def test_the_drivers_file_has_no_secret(tmp_path, caplog):
     """The terminal is the user's; a log directory has other readers."""
     caplog.set_level("INFO")
     for form in ("text", "json"):
-        reporter = ConsoleReporter(log_dir=str(tmp_path), log_format=form)
+        reporter = console_of(log_dir=str(tmp_path), log_format=form)
         reporter.note("dashboard: http://h1:8080/?token=sesame")
         reporter.happened(ClusterEvent(0.0, "failure", "ValueError: postgresql://ann:sesame@db/x"))
         reporter.end()
@@ -105,7 +105,7 @@ def test_a_directory_that_can_not_be_written_to_is_refused(tmp_path, monkeypatch
     (tmp_path / "logs").write_text("")
     (tmp_path / "memory:").write_text("")
     with pytest.raises(SpecError, match="log_dir='"):
-        ConsoleReporter(log_dir=directory)
+        console_of(log_dir=directory)
 
 
 def test_on_another_file_system_nothing_is_left_but_the_files(memory):
@@ -126,7 +126,7 @@ def test_on_another_file_system_the_newest_files_are_kept(memory, monkeypatch):
     monkeypatch.setattr(transfer, "_SYNC_SECONDS", 0.0)
     show(URL, "of an earlier cluster")
     files = LogFiles(URL)
-    reporter = ConsoleReporter(stream=io.StringIO(), show="none")
+    reporter = console_of(stream=io.StringIO(), show="none")
     reporter._files = files
     for number in range(1, 8):
         reporter.show("worker:0", (f"{number} {'x' * 95}",))
@@ -140,7 +140,7 @@ def test_on_another_file_system_the_newest_files_are_kept(memory, monkeypatch):
 
 def test_lines_are_copied_while_the_cluster_runs(memory, monkeypatch):
     monkeypatch.setattr(transfer, "_SYNC_SECONDS", 0.0)
-    reporter = ConsoleReporter(stream=io.StringIO(), show="none", log_dir=URL)
+    reporter = console_of(stream=io.StringIO(), show="none", log_dir=URL)
     for line, text in (("one", b"one\n"), ("two", b"one\ntwo\n")):
         reporter.show("worker:0", (line,))
         path = "/cluster-logs/worker-0.log"
@@ -156,7 +156,7 @@ def test_a_file_system_that_goes_away_is_reported_and_the_files_are_kept(memory,
     tries = []
 
     monkeypatch.setattr(transfer, "_SYNC_SECONDS", 0.0)
-    reporter = ConsoleReporter(stream=io.StringIO(), show="none", log_dir=URL)
+    reporter = console_of(stream=io.StringIO(), show="none", log_dir=URL)
     monkeypatch.setattr(transfer, "publish", refused)
     reporter.show("worker:0", ("one",))
     reporter._files.drain()
@@ -175,7 +175,7 @@ def test_a_file_system_that_goes_away_is_reported_and_the_files_are_kept(memory,
 
 def test_a_file_system_that_does_not_answer_holds_up_nothing(memory, monkeypatch, caplog):
     monkeypatch.setattr(log_files, "_END_SECONDS", 0.1)
-    reporter = ConsoleReporter(stream=io.StringIO(), show="none", log_dir=URL)
+    reporter = console_of(stream=io.StringIO(), show="none", log_dir=URL)
     blocked = Event()
     monkeypatch.setattr(transfer, "publish", lambda *_: blocked.wait(30))
     reporter.show("worker:0", ("one",))

@@ -10,11 +10,11 @@ from threading import Event
 import pytest
 
 import tensorflowonspark as tfos
-from tensorflowonspark.driver.console import ConsoleReporter
 from tensorflowonspark.errors import FailureKind
 from tensorflowonspark.messages import Progress, TrainingTotals
 from tensorflowonspark.terminal import CONSOLE, Unblocked, in_notebook
 from tests.support.backend import cluster_on
+from tests.support.monitors import console_of
 from tests.support.scripted import ScriptedBackend, fails, returns
 
 
@@ -37,7 +37,7 @@ def test_a_terminal_of_ipython_is_no_notebook(monkeypatch):
 def test_the_bar_is_drawn_in_a_notebook():
     assert in_notebook()
     stream = io.StringIO()  # as the kernel's: no terminal
-    reporter = ConsoleReporter(stream=stream)
+    reporter = console_of(stream=stream)
     reporter.progress("worker:0", Progress(0, 3, 3, 3))
     reporter.close()
     assert "epoch 1: 100%" in stream.getvalue()
