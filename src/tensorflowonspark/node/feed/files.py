@@ -138,7 +138,8 @@ class FileReader:
         groups, records = _by_kind(source.find().splits)
         if records:
             share = [records[each] for each in self._own_share(records)]
-            return self._open_uncounted(feed, call, records, share, config, measured=False)
+            manifest, rows = self._uncounted(call, records, share, config, [self.setup.number])
+            return self.feeds.open_files(manifest, rows.alone(feed, self.setup.number), measured=False)
         own = _count(self._divided(groups)[self.setup.number])
         return self._open(call, groups, {self.setup.number: own}, config, measured=False)
 
@@ -210,36 +211,26 @@ class FileReader:
         return self.feeds.open_files(manifest, rows, measured=measured)
 
     def _read_uncounted(self, feed: FileFeed, call: str, splits: Sequence[Records], config: CacheConfig) -> Feed:
+        own = self.setup.number
         if self.setup.role not in self.setup.spec.fed:
-            return self._open_uncounted(feed, call, splits, splits, config, measured=False)
+            manifest, rows = self._uncounted(call, splits, splits, config, [own])
+            return self.feeds.open_files(manifest, rows.alone(feed, own), measured=False)
         # A worker whose peers may be started again alone does not wait for them.
         together = len(self.feeds.numbers) > 1 and not self.setup.config.restarts_nodes
         self._agree(feed, call, splits, streams=together)
         share = [splits[each] for each in self._own_share(splits)]
-        return self._open_uncounted(feed, call, splits, share, config, together=together)
+        manifest, rows = self._uncounted(call, splits, share, config, self.feeds.numbers if together else [own])
+        stream = rows.together(feed, self.link) if together else rows.alone(feed, own)
+        return self.feeds.open_files(manifest, stream, measured=True)
 
-    def _open_uncounted(
-        self,
-        feed: FileFeed,
-        call: str,
-        splits: Sequence[Records],
-        share: Sequence[Records],
-        config: CacheConfig,
-        *,
-        together: bool = False,
-        measured: bool = True,
-    ) -> Feed:
-        """Return a feed whose rows are read in each epoch, and counted in the first.
-
-        `together`: all workers take as many steps in it; else this node's depend on no other's.
-        """
+    def _uncounted(
+        self, call: str, splits: Sequence[Records], share: Sequence[Records], config: CacheConfig, numbers: list[int]
+    ) -> tuple[SplitManifest, UncountedRows]:
+        """Return what is known of splits, and this node's share of them; the workers of `numbers` take equal steps."""
         assert config.limit_bytes is not None
-        numbers = self.feeds.numbers if together else [self.setup.number]
         manifest, row_bytes = _manifest(call, splits, dict.fromkeys(numbers, 0))
         limit = window_limit(config.limit_bytes, [split.size for split in splits])
-        uncounted = UncountedRows(share, manifest, row_bytes, limit)
-        rows = uncounted.together(feed, self.link) if together else uncounted.alone(feed, self.setup.number)
-        return self.feeds.open_files(manifest, rows, measured=measured)
+        return manifest, UncountedRows(share, manifest, row_bytes, limit)
 
 
 def divide(sizes: Sequence[int], workers: int) -> list[list[int]]:
