@@ -77,11 +77,6 @@ class ClusterAttempt:
         """Whether it was started, and not closed since."""
         return self.started and not self._closed
 
-    @property
-    def restarts_nodes(self) -> bool:
-        """Whether nodes that fail from now on are started again alone."""
-        return self._config.restarts_nodes and self.monitor.members.complete
-
     def require_own_process(self) -> None:
         """Raise `ClusterError` in a forked child of the driver: the nodes belong to its parent."""
         if not self.is_own_process:
@@ -147,7 +142,7 @@ class ClusterAttempt:
         """Return what is asked for to have slots for so many nodes at least; a wait for other clusters can be ended."""
         spec = self._config.spec
         name = f"cluster {self.monitor.run.metrics.name!r} ({spec})"
-        return SlotsWanted(name, needed, len(spec.roles), self._config.start_timeout, had, self.monitor.check)
+        return SlotsWanted(name, needed, len(spec.roles), self._config.start_timeout, had, self.monitor.end.check)
 
     def raise_if_cancelled(self) -> None:
         """Raise `ClusterError` if a user has cancelled the tasks that launch or hold the nodes: no restart follows."""

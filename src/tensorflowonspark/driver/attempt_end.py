@@ -113,7 +113,8 @@ class AttemptEnd:
     def _root_cause(self) -> NodeError | None:
         return self.failures.first() if self.failed else None
 
-    def raise_error(self) -> None:
-        """Raise what whoever waits for the cluster gets, if it ends."""
-        if self.begun and (self._explained or not self.failed):
-            raise self._cancelled or self._root_cause() or ClusterError("the cluster has been shut down")
+    def check(self) -> None:
+        """Raise what whoever waits for the cluster gets, if a node has failed or the cluster was shut down."""
+        with self._inbox.lock:
+            if self.begun and (self._explained or not self.failed):
+                raise self._cancelled or self._root_cause() or ClusterError("the cluster has been shut down")

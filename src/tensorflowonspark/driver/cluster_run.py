@@ -223,7 +223,7 @@ class ClusterRun:
             self._attempt.raise_if_cancelled()
         saved = self._attempt.monitor.roster.saved
         needed, rows_again = self._history.needed(saved)
-        alone = self._attempt.restarts_nodes and not self._config.spec.num_ps
+        alone = self._attempt.monitor.restarts_nodes and not self._config.spec.num_ps
         preempted = rows_again and not alone and self._is_preemption(error)
         vanished = cache(lambda: find_vanished(self._attempt.monitor.roster.nodes))
         leaving = self._attempt.planned.hosts_to_leave()
@@ -294,7 +294,7 @@ class ClusterRun:
             other_runs=tuple(_runs - {config.run}),
             attempt=self._budget.used,
             first_feed=self._history.done,
-            saved_to=self._history.saved_to,
+            saved_to=tuple(self._history.saved),
         )
         # Within a reservation it can have no more slots than it has.
         more = 0 if self._backend.reservation() else self._config.spec.num_workers - config.spec.num_workers

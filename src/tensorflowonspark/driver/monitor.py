@@ -62,6 +62,11 @@ class Monitor:
         """The lock of all state."""
         return self.inbox.lock
 
+    @property
+    def restarts_nodes(self) -> bool:
+        """Whether nodes that fail from now on are started again alone."""
+        return self.config.restarts_nodes and self.members.complete
+
     # ---- feeds
 
     @property
@@ -88,15 +93,10 @@ class Monitor:
         def over() -> bool:
             if not self.end.failed and until():
                 return True
-            self.end.raise_error()
+            self.end.check()
             return False
 
         return self.inbox.wait(over, seconds)
-
-    def check(self) -> None:
-        """Raise what `wait` raises, if a node has failed or the cluster was shut down."""
-        with self.lock:
-            self.end.raise_error()
 
     def ask(self, event: Callable[[], _T]) -> _T:
         """Make a call as an event; return what it returns, or raise what `wait` raises."""

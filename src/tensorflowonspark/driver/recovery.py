@@ -46,7 +46,7 @@ class Recovery:
         self._monitor = monitor
         self._on_lost = on_lost
         self._roster = monitor.roster
-        self._restarts_nodes = monitor.config.restarts.scope == "node"
+        self._restarts_nodes = monitor.config.restarts_nodes
         self._joint = JointWork(monitor.roster, monitor.inbox.later, keeps=self._restarts_nodes)
         self._timeout = monitor.config.heartbeat_timeout
         self._start: Starter
@@ -205,6 +205,6 @@ class Recovery:
         return channel
 
     def _note_failure(self, node: Node, failure: Failed) -> None:
-        """Note the failure of a node without which the cluster goes on; the `Monitor` notes that of a cluster."""
+        """Note the failure of a node without which the cluster goes on; the `AttemptEnd` notes that of a cluster."""
         text = f"{node.role} on {node.host} failed: {failure.reason}".partition("\n")[0]
         self._monitor.run.metrics.events.note("failure", text, str(node.role), node.host, failure.kind.name.lower())

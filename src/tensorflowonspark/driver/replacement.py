@@ -133,7 +133,7 @@ class Replacements:
             # Tasks that hold their slots use all that there were; parameter servers may need none.
             slots = len(config.spec.roles) if config.hold else 1 + config.spec.num_ps
             self._backend.find_slots(slots, slots, config.start_timeout, slots)
-            self._monitor.check()
+            self._monitor.end.check()
             own = replace(config, attempt=config.attempt + node.restarts, first_feed=node.feed.first)
             plan = replace(
                 self._plan(), config=own, cluster_id=self._monitor.members.id_of(node), first_node=node.number, count=1
@@ -143,7 +143,7 @@ class Replacements:
             stage = self._backend.place(plan, None, on_end=self._monitor.inbox.wake)
             self._stages.append(stage)
         try:
-            self._monitor.check()
+            self._monitor.end.check()
         except ClusterError:
             stage.cancel()  # `close` has not seen it
             raise

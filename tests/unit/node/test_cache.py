@@ -127,14 +127,14 @@ def test_the_driver_learns_when_program_and_sender_wait_for_each_other(cache, to
     cache.program_waits(0, True)
     sender.start()
     wait_for(lambda: Backpressure(0) in told, 5)
-    cache.drop(0)
+    cache.drop_before(1)
     sender.join(5)
     assert not sender.is_alive()
 
 
 def test_rows_of_a_feed_that_is_over_are_let_go(cache, told):
     cache.store(header(), SCHEMA, batches([1]))
-    cache.drop(0)
+    cache.drop_before(1)
     assert cache._parts == {}
     summary = cache.store(header(1), SCHEMA, batches([1, 2]))
     assert summary.rows == 2  # the sender is to go on with those of other nodes
@@ -145,7 +145,7 @@ def test_rows_of_a_feed_that_is_over_are_let_go(cache, told):
 
 
 def test_rows_of_a_stream_that_is_over_are_not_reported(cache, told):
-    cache.drop(0)
+    cache.drop_before(1)
     cache.store(header(storage=CacheConfig(CacheMode.NONE)), SCHEMA, batches([1, 2]))
     assert cache._parts == {}
     assert told == []

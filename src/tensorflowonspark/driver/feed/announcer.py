@@ -27,14 +27,9 @@ class Announcer:
         self._contents = ContentCheck(feed, request)
         self._validation: dict[int, SplitManifest] = {}  # by node; empty if there are no rows to validate on
         self._begun = False
-        self._informed: dict[int, int] = {}  # nodes that know what they hold, and how often they had been restarted
+        self.informed: dict[int, int] = {}  # nodes that know what they hold, and how often they had been restarted
         self.outdated = True
         self.rows = 0  # that the nodes keep to train on
-
-    @property
-    def completed(self) -> bool:
-        """Whether some node knows what all have."""
-        return bool(self._informed)
 
     def validate_on(self, parts: Sequence[PartSummary]) -> None:
         """Take the rows to validate on, which have arrived."""
@@ -61,8 +56,8 @@ class Announcer:
         self.rows = sum(next(iter(manifests.values())).rows.values()) if manifests else 0
         for node in self._readers():
             number = node.number
-            if self._informed.get(number) != node.restarts:
-                self._informed[number] = node.restarts
+            if self.informed.get(number) != node.restarts:
+                self.informed[number] = node.restarts
                 train = manifests[number]
                 parts = [part for part, _ in train.parts]
                 node.feed.holds = describe_rows(parts, self._feed, train.rows.get(number, 0))
@@ -81,7 +76,7 @@ class Announcer:
         fed = monitor.roster.fed()
         # Workers of parameter servers train asynchronously and need no even shards; when one of them dies the others
         # go on, which they could not in the midst of a move. So do nodes that are started again alone.
-        alone = monitor.roster.spec.num_ps or (monitor.config.restarts_nodes and monitor.members.complete)
+        alone = monitor.roster.spec.num_ps or monitor.restarts_nodes
         own = [part for part in parts if part.split is split]
         lost = any(node.lost for node in monitor.roster.nodes)  # and some partitions with them
         return build_manifests(

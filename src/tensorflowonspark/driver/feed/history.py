@@ -26,7 +26,7 @@ class FeedHistory:
 
     def __init__(self) -> None:
         self._feeds: list[FeedRequest | None] = []  # None: a stream, whose rows do not come again
-        self._saved: dict[str, int] = {}  # as of a `Roster`, by all attempts before this one
+        self.saved: dict[str, int] = {}  # as of a `Roster`, by the attempts before this one
         self.done = 0  # feeds that the programs of this attempt are done with, from the first one
         self.repeatable = True  # the rows of the feed that is under way come again
         self.streams = False  # several DataFrames are fed, one after the other, that Spark has only once
@@ -45,22 +45,17 @@ class FeedHistory:
         """The former feeds that the programs of this attempt have not had."""
         return [request for request in self._feeds[self.done :] if request is not None]
 
-    @property
-    def saved_to(self) -> tuple[str, ...]:
-        """The directories of the checkpoints that the attempts before this one have written."""
-        return tuple(self._saved)
-
     def needed(self, saved: Mapping[str, int]) -> tuple[int, bool]:
         """Return the first feed that a restart needs, and whether it can have all rows from there on again.
 
         `saved` is the feed of each last checkpoint of this attempt, by its directory.
         """
-        known = {**self._saved, **saved}
+        known = {**self.saved, **saved}
         needed = min(known.values(), default=0)
         in_its_midst = bool(known) and needed >= len(self._feeds)  # of the feed that is under way
         return needed, None not in self._feeds[needed:] and (self.repeatable or not in_its_midst)
 
     def restart(self, saved: Mapping[str, int], needed: int) -> None:
         """Begin another attempt, whose programs have had the feeds before the first that is needed."""
-        self._saved.update(saved)
+        self.saved.update(saved)
         self.done = needed

@@ -152,7 +152,7 @@ class FeedSession:
         with monitor.lock:
             if self.is_over or self._source.lost:
                 return
-            new = not (self._announcer.completed or self.request.starts_early)
+            new = not (self._announcer.informed or self.request.starts_early)
             if new and all(node.feed.wanted == self.number for node in self.fed):
                 self.waited = time.monotonic() - max([self._began, *(node.feed.wanted_since for node in self.fed)])
             self._announcer.complete(parts)

@@ -49,7 +49,7 @@ class Cache:
         self._changed = Condition()
         self._parts: dict[StoredKey, _Part] = {}
         self._usage: dict[FeedId, _Usage] = {}
-        self._dropped = -1  # feeds of Spark up to this one are dropped
+        self._first = 0  # feeds of Spark before this one are dropped
 
     def store(
         self, header: PartHeader, schema: pa.Schema, items: Iterator[pa.RecordBatch | Mapped], *, report: bool = True
@@ -171,17 +171,17 @@ class Cache:
             if stored is not None:
                 stored.release()
 
-    def drop(self, feed: int) -> None:
-        """Drop the rows of a feed of Spark and of those before; discard what still arrives. Views in use stay valid."""
+    def drop_before(self, feed: int) -> None:
+        """Drop the rows of Spark's feeds before one; discard what still arrives of them. Views in use stay valid."""
         with self._changed:
-            self._dropped = max(self._dropped, feed)
+            self._first = max(self._first, feed)
             for key in [key for key in self._parts if self._is_dropped(key[0])]:
                 self._parts.pop(key).release()
-            self._usage.pop(feed, None)
+            self._usage.pop(feed - 1, None)
             self._changed.notify_all()
 
     def _is_dropped(self, feed: FeedId) -> bool:
-        return not isinstance(feed, FileFeed) and feed <= self._dropped
+        return not isinstance(feed, FileFeed) and feed < self._first
 
 
 class _Usage:

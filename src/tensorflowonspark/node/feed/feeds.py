@@ -98,8 +98,8 @@ class Feeds:
             reads = ": it reads rows of its own, as by ctx.read_parquet(..., cache=None)"
             advice = reads if self._setup.role.job is Job.EVALUATOR else ""
             raise FeedError(f"{self._setup.role} is not fed: rows go to {', '.join(map(str, spec.fed))}{advice}")
-        if self._next > self._setup.config.first_feed and self._server is not None:
-            self._server.cache.drop(self._next - 1)
+        if self._server is not None:
+            self._server.cache.drop_before(self._next)
         self._meter.flush()  # before the driver learns that the program is done with the feed
         number, self._next = self._next, self._next + 1
         self._link.waits.in_epoch = False
@@ -144,8 +144,7 @@ class Feeds:
     def find(self, number: int) -> Feed:
         """Return this node's rows of a feed that another node reads, and drop those of the feeds before."""
         assert self._server is not None
-        if number:
-            self._server.cache.drop(number - 1)
+        self._server.cache.drop_before(number)
         feed = self._link.feeds.wait_for_feed(number)
         if feed is None:
             raise FeedError(f"feed {number} does not exist")
