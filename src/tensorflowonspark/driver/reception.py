@@ -14,7 +14,7 @@ from tensorflowonspark.driver.planned_restarts import PlannedRestarts
 from tensorflowonspark.driver.recovery import Recovery
 from tensorflowonspark.driver.sharing.manifest import node_endpoints
 from tensorflowonspark.errors import FailureKind
-from tensorflowonspark.feed_messages import FeedFailed, FeedReport, FilesRead, PartitionFed, PassEnded
+from tensorflowonspark.feed_messages import FeedFailed, FeedReport, FilesRead, PartitionFed
 from tensorflowonspark.messages import (
     Active,
     BreakpointLeft,
@@ -225,7 +225,6 @@ class Reception:
     @_handle.register(Contribution)
     @_handle.register(FilesRead)
     @_handle.register(KerasImported)
-    @_handle.register(PassEnded)
     @_handle.register(RoundBroken)
     @_handle.register(RoundExchanged)
     @_handle.register(RoundReached)
