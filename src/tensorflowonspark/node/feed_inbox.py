@@ -130,16 +130,24 @@ class FeedInbox:
 
     def wait_for_grant(self, feed: FeedId, seconds: float | None = None) -> StepGrant | None:
         """Return the next `StepGrant` of a stream; None if there is none within `seconds`."""
-        grants = self._feeds[feed].grants
-        return self._waits.at_most(seconds, lambda: grants.popleft() if grants else None, WaitsFor.ROWS)
+
+        def find() -> StepGrant | None:
+            grants = self._feeds[feed].grants
+            return grants.popleft() if grants else None
+
+        return self._waits.at_most(seconds, find, WaitsFor.ROWS)
 
     def wait_for_step(self, feed: FeedId, step: int | None) -> int | None:
         """Wait until a step of a stream, if any, is granted, or the stream ends; return the steps granted so far.
 
         None: the workers take no steps together, or the stream broke off.
         """
-        state = self._feeds[feed]
-        self._waits.until(lambda: step is None or state.is_decided(step) or None, WaitsFor.ROWS)
+
+        def find() -> _State | None:
+            state = self._feeds[feed]
+            return state if step is None or state.is_decided(step) else None
+
+        state = self._waits.until(find, WaitsFor.ROWS)
         return state.granted if state.takes_steps else None
 
     def break_off(self, feed: FeedId, reason: str) -> None:
