@@ -8,8 +8,8 @@ from benchmarks.common.report import Target, circumstances, median_and_range, ta
 from benchmarks.common.rounds import Contender, take_turns
 
 _CASES = {
-    "waits": "`ctx.checkpoint(directory)`",
-    "beside": "`ctx.checkpoint(directory, wait=False)`",
+    "waits": "`ctx.checkpoint(directory, wait=True)`",
+    "beside": "`ctx.checkpoint(directory)`",
     "orbax": "Orbax's `AsyncCheckpointer`, to this machine's disk",
 }
 _RESTORES = {

@@ -71,7 +71,7 @@ def main(megabytes):
         setup = replace(setups[0], config=replace(setups[0].config, attempt=attempt))
         link = SimpleNamespace(endpoints=lambda: tuple(endpoints))
         found = Copies(link, setup, directory, 1) if copies else None
-        return Checkpoints(directory, SavePolicy(copies=copies), "", True, "worker:0", copies=found)
+        return Checkpoints(directory, SavePolicy(copies=copies, wait=True), "", True, "worker:0", copies=found)
 
     checkpoints(0, 1).save(state, 1)
 

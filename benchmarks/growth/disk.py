@@ -47,7 +47,7 @@ def save_and_restore(args, ctx):
 
     values = args["bytes"] // 4 // _VARIABLES
     state = tf.train.Checkpoint(**{f"v{each}": tf.Variable(tf.random.uniform([values])) for each in range(_VARIABLES)})
-    checkpoint = ctx.checkpoint(args["directory"], keep=1)
+    checkpoint = ctx.checkpoint(args["directory"], keep=1, wait=True)
     started = time.monotonic()
     checkpoint.save(state, step=1)
     saved = time.monotonic()

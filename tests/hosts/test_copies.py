@@ -18,7 +18,7 @@ def train(directory, ctx):
     import keras
     import tensorflow as tf
 
-    checkpoint = ctx.checkpoint(directory, wait=False, copies=1)
+    checkpoint = ctx.checkpoint(directory, copies=1)
     with tf.distribute.MultiWorkerMirroredStrategy().scope():
         weight = tf.Variable(0.0)
         state = tf.train.Checkpoint(weight=weight)
@@ -44,7 +44,7 @@ def train(directory, ctx):
                 while os.path.isdir(directory):
                     time.sleep(0.1)
         if step == _LAST:
-            checkpoint._writer._wait()
+            checkpoint._writer.wait()
             if not ctx.is_chief:
                 Path(f"{directory}-done").touch()
                 time.sleep(300)

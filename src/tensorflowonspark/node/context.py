@@ -16,7 +16,9 @@ from tensorflowonspark.keras.inference import inference_call
 from tensorflowonspark.keras.jax.saving_alone import inference_function
 from tensorflowonspark.messages import InferenceReady, Member, Serving
 from tensorflowonspark.node.checkpoint.export import divided_layers
+from tensorflowonspark.node.checkpoint.writer import Writers
 from tensorflowonspark.node.driver_link import Link
+from tensorflowonspark.node.feed.feed import Feed
 from tensorflowonspark.node.feed.feed_server import FeedServer
 from tensorflowonspark.node.feed.inference_server import FunctionServer, InferenceServer
 from tensorflowonspark.node.feed.selection import FeatureOptions
@@ -109,10 +111,17 @@ class Context(FeedAccess, ParallelAccess, OutputAccess):
         self.scratch: str = setup.local_directory
         self.default_fs: str = storage.default_fs()
         self.working_dir: str = str(Path.cwd())
+        self._writers = Writers()
         self._logs = ExitStack()
+        self._logs.callback(self._writers.close)
 
     def _take_address(self, member: Member) -> None:
         self.cluster[str(member.role.job)][member.role.index] = member.address
+
+    def _next_feed(self) -> Feed | None:
+        """Return the next feed, once what the program has saved of the one before is written: it is done with that."""
+        self._writers.wait()
+        return super()._next_feed()
 
     @property
     def job(self) -> str:
@@ -276,7 +285,7 @@ class Context(FeedAccess, ParallelAccess, OutputAccess):
         self._link.release_port()
 
     def _close(self) -> None:
-        """Report the last of the training, and copy the last logs, when the program has ended."""
+        """Report the last of the training, and write the last checkpoints and logs, when the program has ended."""
         self._meter.flush()
         self._logs.close()
         self._record.manifest()  # with what the program has imported, and how many rows it has read

@@ -13,7 +13,7 @@ import re
 import sys
 import time
 from bdb import BdbQuit
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from multiprocessing.connection import Connection
 from types import ModuleType
 
@@ -207,14 +207,15 @@ def run_program(
         try:
             with children_end_here():
                 result = function(args, context)
-        except BaseException:
-            with suppress(OSError, RuntimeError):  # the program's own error is the one to report
+        except BaseException as error:
+            is_end = isinstance(error, SystemExit) and not _exit_status(error)
+            with nullcontext() if is_end else suppress(Exception):  # the program's own error is the one to report
                 context._close()
             raise
         context._close()
         return Returned(_pickle(result))
     except SystemExit as error:
-        status = 0 if error.code is None else error.code & 0xFF if isinstance(error.code, int) else 1  # of a process
+        status = _exit_status(error)
         if status == 0:
             return Returned(pickle.dumps(None))
         reason = f"{subject} called sys.exit({_code(error)})"
@@ -224,6 +225,11 @@ def run_program(
         return Failed(
             kind, f"{subject} raised {_summary(error)}", advice=_advice(error), **vars(program_traceback(error))
         )
+
+
+def _exit_status(error: SystemExit) -> int:
+    """Return the status with which a process ends by an error."""
+    return 0 if error.code is None else error.code & 0xFF if isinstance(error.code, int) else 1
 
 
 def _is_of_peer(error: BaseException) -> bool:

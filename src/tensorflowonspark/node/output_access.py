@@ -15,7 +15,7 @@ from tensorflowonspark.node.checkpoint.evaluator import Evaluator, EvaluatorNode
 from tensorflowonspark.node.checkpoint.evaluator_state import EvaluatorState
 from tensorflowonspark.node.checkpoint.export import export
 from tensorflowonspark.node.checkpoint.position import ResumePosition
-from tensorflowonspark.node.checkpoint.writer import SavePolicy
+from tensorflowonspark.node.checkpoint.writer import SavePolicy, Writers
 from tensorflowonspark.node.driver_link import Link
 from tensorflowonspark.node.feed.feeds import Feeds
 from tensorflowonspark.node.meter import TrainingMeter
@@ -41,6 +41,7 @@ class OutputAccess:
     _meter: TrainingMeter
     _record: RunRecord
     _setup: NodeSetup
+    _writers: Writers
 
     @property
     def is_chief(self) -> bool:
@@ -112,7 +113,7 @@ class OutputAccess:
         keep: int = 3,
         best: str | None = None,
         mode: Literal["auto", "min", "max"] = "auto",
-        wait: bool = True,
+        wait: bool = False,
         max_failures: int = 3,
         copies: int = 0,
     ) -> Checkpoints:
@@ -131,9 +132,9 @@ class OutputAccess:
             Whether less or more of the metric is better. By default Keras decides, which knows the loss and its own
             metrics.
         wait : bool
-            Whether training waits until a checkpoint is complete in the directory. Without, it waits until its state
-            has been copied in memory, and goes on while that copy is written to the directory; the end of the program
-            waits for the last one.
+            Whether training waits until a checkpoint is complete in the directory. By default it waits until the state
+            has been copied in memory, and goes on while that copy is written: a restart finds the last checkpoint that
+            was complete. The end of the program waits for the last one, and so does what reads them.
         max_failures : int
             Without `wait`, how many checkpoints in a row may fail to be written: each is a warning, and the one before
             stays the newest. One more is an error, and so is the last one of a program.
@@ -165,11 +166,9 @@ class OutputAccess:
         whose = self.scratch, self.is_chief, str(self.role)
         has_copies = copies and self.role in self.spec.trainers
         kept = Copies(self._link, self._setup, directory, copies) if has_copies else None
-        found = Checkpoints(
-            directory, policy, *whose, position, self.host, self._meter, record=self._record, copies=kept
-        )
-        self._logs.callback(found.close)
-        return found
+        writer = self._writers.of(directory, may_fail=kept is not None)
+        used = {"record": self._record, "copies": kept, "writer": writer}
+        return Checkpoints(directory, policy, *whose, position, self.host, self._meter, **used)
 
     def evaluate_checkpoints(
         self,

@@ -16,8 +16,9 @@ _TENSORFLOW = str(Path("tensorflow", "python"))
 _JAX = (str(Path("jax", "_src")), str(Path("jax", "experimental")))
 _PACKAGE = str(Path(__file__).parents[1])
 _STANDARD_LIBRARY = sysconfig.get_path("stdlib")
+_CHECKPOINTS = str(Path("tensorflowonspark", "node", "checkpoint", "writer.py"))  # where a program waits for a store
+_FILE_SYSTEMS = (str(Path("tensorflowonspark", "storage")), f"{Path('fsspec')}/", _CHECKPOINTS)
 _T = TypeVar("_T")
-_FILE_SYSTEMS = (str(Path("tensorflowonspark", "storage")), f"{Path('fsspec')}/")
 
 
 class ProgramWaits:

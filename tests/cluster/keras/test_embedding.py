@@ -106,7 +106,7 @@ def resume(args, ctx):
     with strategy.scope():
         model, layer = make_model("adagrad", dense="adagrad")
     x, y = args["data"]
-    checkpoint = ctx.checkpoint(args["directory"], wait=False)
+    checkpoint = ctx.checkpoint(args["directory"])
     callbacks = [Kill(), checkpoint.callback()]
     history = model.fit(x, y, batch_size=_BATCH, epochs=args["epochs"], verbose=0, shuffle=False, callbacks=callbacks)
     if not args["export"]:

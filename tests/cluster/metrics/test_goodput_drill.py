@@ -70,7 +70,7 @@ def drilled(args, ctx):
     )
     with tf.distribute.MultiWorkerMirroredStrategy().scope():
         model = small_model()
-    checkpoint = ctx.checkpoint(f"{args['directory']}/checkpoint")
+    checkpoint = ctx.checkpoint(f"{args['directory']}/checkpoint", wait=True)
     rows, validation = (each(8, features="features", label="label") for each in (ctx.dataset, ctx.validation_dataset))
     callbacks = [clock, Validation(), checkpoint.callback(every=_EVERY)]
     model.fit(rows, validation_data=validation, epochs=2, verbose=0, callbacks=callbacks)

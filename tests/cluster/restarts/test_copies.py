@@ -52,7 +52,7 @@ def train(args, ctx):
                 while os.path.isdir(args["directory"]):
                     time.sleep(0.1)
         if not ctx.attempt and step == FAILS:
-            checkpoint._writer._wait()
+            checkpoint._writer.wait()
             done = Path(f"{args['directory']}-{ctx.role}")
             done.touch()
             while len(list(done.parent.glob("kept-worker*"))) < ctx.num_workers:
@@ -78,7 +78,9 @@ def test_a_restart_goes_on_from_copies_if_the_directory_cant_be_reached(spark, t
 def fail(directory, ctx):
     import tensorflow as tf
 
-    ctx.checkpoint(directory, copies=1).save(tf.train.Checkpoint(weight=tf.Variable(0.0)), 1)
+    checkpoint = ctx.checkpoint(directory, copies=1)
+    checkpoint.save(tf.train.Checkpoint(weight=tf.Variable(0.0)), 1)
+    assert checkpoint.latest().step == 1
     assert list(Path(ctx._setup.run_directory).rglob("step-*"))
     Path(f"{directory}-place").write_text(ctx._setup.run_directory)
     raise RuntimeError("a failure that no restart follows")

@@ -67,8 +67,8 @@ def fit(args, ctx):
 @local
 @pytest.mark.parametrize(
     ("keras", "every", "wait"),
-    [(3, None, True), (3, 3, True), (2, 3, True), (3, 3, False)],
-    ids=["epochs", "steps", "tf_keras", "beside"],
+    [(3, None, False), (3, 3, False), (2, 3, False), (3, 3, True)],
+    ids=["epochs", "steps", "tf_keras", "waiting"],
 )
 def test_a_training_ends_with_the_weights_of_an_unbroken_one(spark, tmp_path, keras, every, wait):
     environment = {"TF_USE_LEGACY_KERAS": "1"} if keras == 2 else {}
@@ -78,7 +78,9 @@ def test_a_training_ends_with_the_weights_of_an_unbroken_one(spark, tmp_path, ke
     args.update(kill=True, directory=str(tmp_path / "broken"))
     broken = tfos.run(spark, fit, args, restarts=1, **settings)["worker:0"]
     assert (unbroken[0], broken[0]) == (0, 1)
-    assert (unbroken[1], broken[1]) == ([0, 1, 2, 3], [2, 3])
+    assert unbroken[1] == [0, 1, 2, 3]
+    # The checkpoint of the second epoch may be on its way when the worker is killed, if no other one follows it.
+    assert broken[1] == [2, 3] or (every is None and broken[1] == [1, 2, 3])
     for one, other in zip(unbroken[2], broken[2], strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
 
@@ -204,7 +206,7 @@ def test_a_feed_that_was_complete_before_the_last_checkpoint_does_not_come_again
         killed_in(args, ctx, attempt=1)
         found = []
         for feed in ctx.feeds():
-            ctx.checkpoint(args).save(tf.train.Checkpoint(seen=tf.Variable(1)), 1)
+            ctx.checkpoint(args, wait=True).save(tf.train.Checkpoint(seen=tf.Variable(1)), 1)
             found.append(feed.total_rows)
             killed_in(args, ctx) if feed.total_rows == 30 else None
         return found

@@ -321,7 +321,7 @@ def embed(args, ctx):
     with ctx.strategy().scope():
         model = build()
     rows, held = (make(16, features="id", label="label") for make in (ctx.dataset, ctx.validation_dataset))
-    callbacks = [ctx.checkpoint(args, wait=False).callback()]
+    callbacks = [ctx.checkpoint(args).callback()]
     return model.fit(rows, validation_data=held, epochs=3, callbacks=callbacks, verbose=0).history["val_loss"]
 
 

@@ -33,7 +33,7 @@ def fit(args, ctx):
     import keras
 
     keras.utils.set_random_seed(7)
-    checkpoint = ctx.checkpoint(f"{args['directory']}/checkpoints", wait=args.get("wait", True))
+    checkpoint = ctx.checkpoint(f"{args['directory']}/checkpoints", wait=args.get("wait", False))
     with ctx.strategy().scope():
         model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
         model.compile("sgd", "mse")
@@ -51,7 +51,7 @@ def fit(args, ctx):
 
 @pytest.mark.smoke
 def test_checkpoint_export_and_report_have_the_same_manifest(spark, tmp_path, capsys):
-    args = {"directory": str(tmp_path), "password": "hunter2", "wait": False}
+    args = {"directory": str(tmp_path), "password": "hunter2"}
     frame = small_frame(spark, [30, 11])
     settings = {"num_workers": 2, "env": {"API_KEY": "hunter2"}}
     with tfos.Cluster(spark, fit, args, dashboard=tfos.Dashboard(report=tmp_path / "run.html"), **settings) as cluster:
@@ -274,7 +274,7 @@ def test_a_resume_with_another_program_or_schema_names_the_difference(spark, tmp
 
 @pytest.mark.slow
 def test_a_restart_within_a_run_says_nothing_and_is_counted(spark, tmp_path, capsys, caplog):
-    args = {"directory": str(tmp_path), "kill": True, "epochs": 2}
+    args = {"directory": str(tmp_path), "kill": True, "epochs": 2, "wait": True}
     with tfos.Cluster(spark, fit, args, num_workers=2, restarts=1) as cluster:
         cluster.train(small_frame(spark, [30, 11]))
     assert said(caplog) == []

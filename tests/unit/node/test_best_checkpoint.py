@@ -21,7 +21,9 @@ def directory():
 
 
 def checkpoints(directory, keep=2, best="loss", mode="auto"):
-    return Checkpoints(directory, SavePolicy(keep, BestMetric(best, mode)), "", is_chief=True, node="worker:0")
+    """Return checkpoints that are complete when `save` returns, so that their directory can be looked at."""
+    policy = SavePolicy(keep, BestMetric(best, mode), wait=True)
+    return Checkpoints(directory, policy, "", is_chief=True, node="worker:0")
 
 
 def write(found, values, metric="loss"):

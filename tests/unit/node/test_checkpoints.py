@@ -36,7 +36,9 @@ in_memory = pytest.mark.parametrize("directory", ["memory"], indirect=True)
 
 
 def checkpoints(directory, keep=3, *, is_chief=True, position=None, best=None, mode="auto"):
-    return Checkpoints(directory, SavePolicy(keep, BestMetric(best, mode)), "", is_chief, "worker:0", position=position)
+    """Return checkpoints that are complete when `save` returns, so that their directory can be looked at."""
+    policy = SavePolicy(keep, BestMetric(best, mode), wait=True)
+    return Checkpoints(directory, policy, "", is_chief, "worker:0", position=position)
 
 
 def files(directory):

@@ -73,7 +73,7 @@ def training(nodes, tmp_path):
     """Return the checkpoints of the chief in an attempt, and a state with a value."""
 
     def make(attempt=0, node=0, **policy):
-        policy = SavePolicy(**{"keep": 2, "copies": 1, **policy})
+        policy = SavePolicy(**{"keep": 2, "copies": 1, "wait": True, **policy})  # the directory vanishes after a save
         copies = nodes.of(node, tmp_path / "kept", attempt)
         return Checkpoints(str(tmp_path / "kept"), policy, "", True, "worker:0", copies=copies)
 

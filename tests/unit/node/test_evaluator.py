@@ -71,7 +71,7 @@ class Training:
         role = Role(Job.WORKER, 0)
         feeds = SimpleNamespace(first=0, current=0, saved_to=(), arriving=None, fingerprint=7, taken=lambda *_: None)
         position = ResumePosition(feeds, link, 1, EvaluatorState(link, SPEC, role, directory))
-        policy = SavePolicy(keep, BestMetric(best, evaluator=True))
+        policy = SavePolicy(keep, BestMetric(best, evaluator=True), wait=True)  # the evaluator looks after each save
         self.checkpoints = Checkpoints(directory, policy, "", True, "worker:0", position)
         self.model = model_of()
         self.state = tf.train.Checkpoint(model=self.model, optimizer=self.model.optimizer)

@@ -1,4 +1,4 @@
-"""Checkpoints that are written while the program goes on (``wait=False``)."""
+"""Checkpoints that are written while the program goes on, as they are by default."""
 
 import os
 import signal
@@ -12,10 +12,13 @@ import pytest
 from fsspec.implementations.local import LocalFileSystem
 
 from tensorflowonspark import CheckpointError, SpecError
+from tensorflowonspark.messages import WaitsFor
 from tensorflowonspark.node.checkpoint import parts as parts_module
 from tensorflowonspark.node.checkpoint.checkpoints import Checkpoints
+from tensorflowonspark.node.checkpoint.export import export
 from tensorflowonspark.node.checkpoint.store import CheckpointStore
-from tensorflowonspark.node.checkpoint.writer import SavePolicy
+from tensorflowonspark.node.checkpoint.writer import SavePolicy, Writers
+from tensorflowonspark.node.status import node_status
 from tests.support.programs import wait_for
 
 
@@ -42,7 +45,7 @@ def store(monkeypatch):
 
 @pytest.fixture
 def checkpoints(store, tmp_path):
-    found = Checkpoints(f"slow://{tmp_path}/kept", SavePolicy(wait=False, max_failures=1), "", True, "worker:0")
+    found = Checkpoints(f"slow://{tmp_path}/kept", SavePolicy(max_failures=1), "", True, "worker:0")
     yield found
     store.may_copy.set()
     store.fails = False
@@ -113,6 +116,81 @@ def test_a_state_with_more_than_variables_is_written_at_once(store, checkpoints,
     assert table.lookup(tf.constant(["a"])).numpy() == [3]
 
 
+def test_each_state_is_written_under_its_own_names(store, checkpoints):
+    """Also if the same variables were saved before under others, or as many that exist no more."""
+    import tensorflow as tf
+
+    value = tf.Variable(0.0)
+    store.may_copy.set()
+    for step in range(1, 7):
+        value.assign(float(step))
+        names = {"weight" if step % 4 > 1 else "value": value}
+        checkpoints.save(tf.train.Checkpoint(**names), step)
+        restored = tf.train.Checkpoint(**{name: tf.Variable(0.0) for name in names})
+        assert checkpoints.restore(restored) == step
+        assert float(next(iter(restored._trackable_children().values()))) == step
+
+
+def test_what_reads_one_directory_waits_for_all_that_the_program_saves_there(store, checkpoints, tmp_path):
+    """By another object, and another name of the directory."""
+    writers, policy = Writers(), SavePolicy(max_failures=1)
+
+    def made(path):
+        return Checkpoints(path, policy, "", True, "worker:0", writer=writers.of(path))
+
+    made(f"slow://{tmp_path}/kept").save(state_of(1.0), 1)
+    made(f"slow://{tmp_path}/other").save(state_of(5.0), 5)
+    found = []
+    reader = in_a_thread(lambda: found.append(made(f"slow://{tmp_path}/kept/").latest().step))
+    reader.join(0.3)
+    assert not found
+    store.may_copy.set()
+    reader.join(30)
+    assert found == [1]
+    writers.close()
+    assert [each.step for each in CheckpointStore(str(tmp_path / "other"), 1).complete()] == [5]
+
+
+def test_a_program_that_waits_for_a_store_does_not_hang(store, checkpoints):
+    checkpoints.save(state_of(1.0), 1)
+    found = []
+
+    def look():
+        wait_for(lambda: node_status(WaitsFor.NOTHING, True).waits_for is WaitsFor.STORAGE, 10)
+        found.append(node_status(WaitsFor.NOTHING, True))
+        store.may_copy.set()
+
+    in_a_thread(look)
+    checkpoints.latest()
+    assert found
+
+
+def test_a_directory_that_cant_be_written_is_an_error_at_the_first_save(store, tmp_path):
+    (tmp_path / "kept").write_text("in the way")
+    found = Checkpoints(f"slow://{tmp_path}/kept", SavePolicy(), "", True, "worker:0")
+    with pytest.raises(CheckpointError, match=r"could not be written in .*kept"):
+        found.save(state_of(1.0), 1)
+    assert found.close() is None
+
+
+def test_what_was_cleared_is_not_missed(store, checkpoints):
+    store.may_copy.set()
+    store.fails = True
+    checkpoints.save(state_of(1.0), 1)
+    checkpoints.clear()
+    checkpoints.close()
+
+
+def test_an_export_does_not_wait(store, checkpoints, tmp_path):
+    import keras
+
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    checkpoints.save(state_of(1.0), 1)
+    export(model, str(tmp_path / "model.keras"), is_chief=True, scratch=None)
+    assert (tmp_path / "model.keras").exists()
+    assert steps(tmp_path) == []
+
+
 def test_one_is_under_way_at_a_time(store, checkpoints, tmp_path):
     checkpoints.save(state_of(1.0), 1)
     second = in_a_thread(lambda: checkpoints.save(state_of(2.0), 2))
@@ -165,12 +243,12 @@ def test_the_last_one_of_a_program_must_be_written(store, checkpoints):
 
 def test_a_number_of_failures_that_is_none():
     with pytest.raises(SpecError, match="max_failures=-1"):
-        SavePolicy(wait=False, max_failures=-1)
+        SavePolicy(max_failures=-1)
 
 
 def test_nothing_is_left_of_the_copies_on_this_machine(store, tmp_path):
     (scratch := tmp_path / "scratch").mkdir()
-    found = Checkpoints(f"slow://{tmp_path}/kept", SavePolicy(wait=False), str(scratch), True, "worker:0")
+    found = Checkpoints(f"slow://{tmp_path}/kept", SavePolicy(), str(scratch), True, "worker:0")
     store.may_copy.set()
     found.save(state_of(1.0), 1)
     store.fails = True
@@ -242,7 +320,7 @@ def slowly(self, *args, **settings):
 LocalFileSystem.put_file = slowly
 value = tf.Variable(tf.zeros(1000))
 state = tf.train.Checkpoint(value=value)
-found = Checkpoints(sys.argv[1], SavePolicy(wait=False), "", True, "worker:0")
+found = Checkpoints(sys.argv[1], SavePolicy(), "", True, "worker:0")
 first = found.restore(state)
 assert first == 0 or bool(tf.reduce_all(value == float(first)))
 for step in range(first + 1, first + 100):

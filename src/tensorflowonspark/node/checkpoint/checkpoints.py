@@ -26,7 +26,7 @@ from tensorflowonspark.node.checkpoint.parts import SAVE, StateParts, divided_ob
 from tensorflowonspark.node.checkpoint.position import ResumePosition
 from tensorflowonspark.node.checkpoint.state import StateWriter, is_shared, read_state
 from tensorflowonspark.node.checkpoint.store import CheckpointStore, SavedCheckpoint, Source, fetch_first
-from tensorflowonspark.node.checkpoint.writer import SavePolicy, Writer
+from tensorflowonspark.node.checkpoint.writer import SavePolicy, Writer, Writers
 from tensorflowonspark.node.meter import TrainingMeter
 from tensorflowonspark.node.run_record import RunRecord
 from tensorflowonspark.run_manifest import FILE
@@ -67,6 +67,8 @@ class Checkpoints:
         Writes the manifest of each checkpoint.
     copies : Copies, optional
         The copies on executors.
+    writer : Writer, optional
+        The program's, for this directory.
 
     Examples
     --------
@@ -99,6 +101,7 @@ class Checkpoints:
         *,
         record: RunRecord | None = None,
         copies: Copies | None = None,
+        writer: Writer | None = None,
     ) -> None:
         self.directory = directory
         self._best = policy.best
@@ -113,7 +116,8 @@ class Checkpoints:
         self._parts = StateParts(self._store, node, *([copies.keep_parts] if copies else []))
         self._state = StateWriter(node, copies=not policy.wait)
         self._wait = policy.wait
-        self._writer = Writer(directory, policy.max_failures, may_fail=copies is not None)
+        self._max_failures = policy.max_failures
+        self._writer = writer or Writers().of(directory, may_fail=copies is not None)
         self._lost = ""  # who could not write parts of the last checkpoint, and why
         self._scratch = scratch or None
         self._is_chief = is_chief
@@ -135,11 +139,14 @@ class Checkpoints:
         batch: int = 0,
         metrics: Mapping[str, Any] | None = None,
     ) -> None:
-        """Write the program's state; a restart finds it once this returns, or without `wait` some time later.
+        """Write the program's state; return when it is copied in memory, or with `wait` when a restart finds it.
 
-        Workers that train together must all call it at the same step. Without `wait` it returns when the state has been
-        copied in memory, unless the checkpoint before is still being written to the directory: then it waits for that.
-        The first checkpoint of workers that train together is complete when it returns.
+        A restart finds the last checkpoint that was complete in the directory. One at a time is written there, so this
+        waits for the one before; the first one of workers that train together is complete when it returns. What reads
+        checkpoints in this program (`restore`, `latest`, `best`) waits for those that it has saved, and so do its end
+        and its request for the next feed.
+
+        Workers that train together must all call it at the same step.
 
         Parameters
         ----------
@@ -159,8 +166,8 @@ class Checkpoints:
         Raises
         ------
         CheckpointError
-            If the directory can't be written (without `wait`: if more than `max_failures` checkpoints in a row could
-            not), or the position in the rows can't be resumed: within the first epoch of
+            If the directory can't be written (without `wait`: at the first call, or if more than `max_failures`
+            checkpoints in a row could not), or the position in the rows can't be resumed: within the first epoch of
             ``cluster.train(..., start="first_rows")``, whose rows come in the order of their arrival.
         SpecError
             If `step` is negative, or `metrics` lacks the one that says which checkpoint is best.
@@ -207,8 +214,8 @@ class Checkpoints:
         shared = self._is_shared = is_shared(state)
         at_once = self._wait or (shared and not self._is_seen)  # the others look for what the chief has written
         if not at_once:
-            self._agree_on_parts(state, shared)
-        self._writer.settle()
+            self._begin_beside(state, shared)
+        self._writer.make_room(self._max_failures)
         with ExitStack() as stack:
             local = stack.enter_context(TemporaryDirectory(prefix="tfos-", dir=self._scratch))
             write_rest = self._state.write(state, local, keep=self._is_chief, beside=not at_once)
@@ -238,7 +245,7 @@ class Checkpoints:
                     self._parts.wait_for_all(name, lambda: self._lost)
                 return add()
 
-        written = self._writer.write(copy, f"the checkpoint of step {step}", at_once)
+        written = self._writer.write(copy, f"the checkpoint of step {step}", self._max_failures, at_once=at_once)
         if shared and not self._is_seen:
             self._require_seen(written)
 
@@ -287,8 +294,13 @@ class Checkpoints:
                 return newest.number
         return -1
 
-    def _agree_on_parts(self, state: Any, shared: bool) -> None:
-        """Have the chief know of the last checkpoint's parts that a worker could not write, for which it waits."""
+    def _begin_beside(self, state: Any, shared: bool) -> None:
+        """Have the chief know of the last checkpoint's parts that a worker could not write, for which it waits.
+
+        Before the first checkpoint of one that saves alone, raise if the directory can't be written.
+        """
+        if not shared and self._is_chief and self._writer.is_new:
+            self._check_writable()
         if shared and self._parts.are_in(state):
             problem = "" if self._is_chief else self._writer.problem()
             self._lost = "; ".join(filter(None, combine(SAVE, problem and f"{self._node} on {self._host}: {problem}")))
@@ -358,7 +370,7 @@ class Checkpoints:
         """
         with ExitStack() as stack:
             local = stack.enter_context(TemporaryDirectory(prefix="tfos-", dir=self._scratch))
-            self._writer.settle()
+            self._writer.settle(self._max_failures)
             if self._evaluator:
                 self._evaluator.note_own_loop()
             choose = self._best_one if best else self._newest
@@ -389,7 +401,7 @@ class Checkpoints:
         if self._is_chief and store is not None and saved is not None and store is not self._store:
             _log.info("%s is restored from a copy", saved.name)
             what = f"{saved.name}, of which there are copies,"
-            self._writer.write(partial(self._bring, store, saved), what, at_once=self._wait)
+            self._writer.write(partial(self._bring, store, saved), what, self._max_failures, at_once=self._wait)
 
     def _bring(self, store: CheckpointStore, saved: SavedCheckpoint) -> None:
         """Add a checkpoint that is read from copies to the directory, if it is not there."""
@@ -430,7 +442,7 @@ class Checkpoints:
         --------
         >>> ctx.checkpoint(f"{directory}/none").latest()
         """
-        self._writer.settle()
+        self._writer.settle(self._max_failures)
         return self._store.latest()
 
     def best(self) -> SavedCheckpoint | None:
@@ -461,7 +473,7 @@ class Checkpoints:
         >>> checkpoint.restore(state, best=True), float(weight) < 0.31
         (1, True)
         """
-        self._writer.settle()
+        self._writer.settle(self._max_failures)
         self._wait_for_evaluator()
         return self._store.best(self._best.name or "")
 
@@ -538,14 +550,15 @@ class Checkpoints:
         --------
         >>> ctx.checkpoint(f"{directory}/none").clear()
         """
-        self._writer.settle()
+        self._writer.settle(self._max_failures)
         if self._is_chief:
             self._store.clear()
+            self._writer.forget()
             if self._copies is not None:
                 self._copies.clear()
 
     def close(self) -> None:
-        """Wait until the last checkpoint is complete, as the end of a program does by itself.
+        """Wait until the last checkpoint is complete, as the end of a program does by itself; for others that read it.
 
         Raises
         ------
@@ -554,9 +567,10 @@ class Checkpoints:
 
         Examples
         --------
-        >>> ctx.checkpoint(f"{directory}/none", wait=False).close()
+        >>> ctx.checkpoint(f"{directory}/none").close()
         """
-        self._writer.close()
+        self._writer.wait()
+        self._writer.require_last()
 
     def callback(self, every: int | None = None) -> Any:
         """Return a Keras callback that resumes from the newest complete checkpoint, and writes one after each epoch.

@@ -10,6 +10,7 @@ from tensorflowonspark.keras.jax.training_state import JaxState, is_state
 from tensorflowonspark.node.checkpoint.state_copy import (
     StateCopy,
     has_variables_alone,
+    layout_of,
     read,
     variable_of,
     variables_of,
@@ -26,13 +27,15 @@ class StateWriter:
     """Writes the states of one training to local directories.
 
     With `copies`, what can be written later is copied to memory first. Of TensorFlow that are variables: a state that
-    has anything else, as a table, is written at once; so is the first one, which shows that.
+    has anything else, as a table, is written at once; so is the first one, which shows that, and one that differs from
+    the last in its variables or their names.
     """
 
     def __init__(self, node: str, copies: bool = False) -> None:
         self._node = node
         self._copies = copies
         self._copied: list[Any] = []  # the variables of the last state, if it has nothing else
+        self._layout: list[tuple[str, ...]] = []  # of that state
         self._copy: StateCopy | None = None
 
     def write(self, state: Any, directory: str, *, keep: bool, beside: bool = False) -> Callable[[], None]:
@@ -49,23 +52,24 @@ class StateWriter:
             write(directory)
             return _nothing
         prefix, options = f"{directory}/{_PREFIX}", _io_options(self._node)
-        if beside and self._can_copy(variables := variables_of(state)):
+        if beside and self._can_copy(state, variables := variables_of(state)):
             if not keep:
                 read(variables)
                 return _nothing
-            if self._copy is None or not self._copy.is_of(variables):
-                self._copy = StateCopy(state)
+            self._copy = self._copy or StateCopy(state)
             self._copy.update(variables)
             return partial(self._copy.write, prefix, options)
         state.write(prefix, options)
         if self._copies:
             variables = variables_of(state)
             self._copied = variables if has_variables_alone(prefix, variables) else []
+            self._layout, self._copy = layout_of(state), None
         return _nothing
 
-    def _can_copy(self, variables: list[Any]) -> bool:
-        """Return whether these are the variables of the last state, and it has nothing else."""
-        return bool(variables) and [id(each) for each in variables] == [id(each) for each in self._copied]
+    def _can_copy(self, state: Any, variables: list[Any]) -> bool:
+        """Return whether these are the variables of the last state, under the same names, and it has nothing else."""
+        is_same = [id(each) for each in variables] == [id(each) for each in self._copied]
+        return bool(variables) and is_same and layout_of(state) == self._layout
 
 
 def _nothing() -> None:

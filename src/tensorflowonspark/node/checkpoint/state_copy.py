@@ -31,6 +31,14 @@ def variables_of(state: "tf.train.Checkpoint") -> list[Any]:
     return list(found.values())
 
 
+def layout_of(state: "tf.train.Checkpoint") -> list[tuple[str, ...]]:
+    """Return the names under which each object of a state has others: where they are equal, so are variables' names."""
+    import tensorflow as tf
+
+    view = tf.train.TrackableView(state)
+    return [tuple(view.children(each)) for each in view.descendants()]
+
+
 def read(variables: list[Any]) -> None:
     """Take part in reading variables, of which TensorFlow makes some of the values of all workers."""
     import tensorflow as tf
@@ -67,10 +75,6 @@ class StateCopy:
         for name, child in tf.train.TrackableView(item).children(item).items():
             setattr(copy, name, self._copy_of(child, known))
         return copy
-
-    def is_of(self, variables: list[Any]) -> bool:
-        """Return whether these are the variables that are copied."""
-        return self._copies.keys() == {id(each) for each in variables}
 
     def update(self, variables: list[Any]) -> None:
         """Copy the values of the variables; what workers train together, the others `read` meanwhile."""

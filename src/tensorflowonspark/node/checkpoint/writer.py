@@ -1,14 +1,15 @@
-"""Checkpoints are written one after another: while the program waits, or in a thread beside it."""
+"""Checkpoints are written one after another, in a thread beside the program, which may wait for it."""
 
 import logging
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from tensorflowonspark.errors import CheckpointError, SpecError
 from tensorflowonspark.node.checkpoint.best import BestMetric
+from tensorflowonspark.node.checkpoint.evaluator_state import place_of
 
 _log = logging.getLogger(__name__)
 _Result = TypeVar("_Result")
@@ -24,7 +25,7 @@ class SavePolicy:
 
     keep: int = 3
     best: BestMetric = field(default_factory=BestMetric)
-    wait: bool = True
+    wait: bool = False
     max_failures: int = 3
     copies: int = 0
 
@@ -37,6 +38,33 @@ class SavePolicy:
             raise SpecError(f"copies={self.copies!r}: expected a number of other hosts with copies, from 0 on")
 
 
+class Writers:
+    """The writers of one program, one for each directory, whatever its name.
+
+    What they write comes in the order of the program's saves, in one thread.
+    """
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        self._found: dict[object, Writer] = {}
+
+    def of(self, directory: str, may_fail: bool = False) -> "Writer":
+        """Return the writer of a directory; the checkpoints of one that `may_fail` have copies elsewhere."""
+        return self._found.setdefault(place_of(directory), Writer(directory, self._thread, may_fail))
+
+    def wait(self) -> None:
+        """Wait until nothing is under way."""
+        for each in self._found.values():
+            each.wait()
+
+    def close(self) -> None:
+        """Wait until nothing is under way; raise `CheckpointError` if the last one in a directory was not written."""
+        self.wait()
+        self._thread.shutdown()
+        for each in self._found.values():
+            each.require_last()
+
+
 class Writer:
     """Writes the copies of a training's checkpoints, one at a time.
 
@@ -44,72 +72,74 @@ class Writer:
     newest; an error once more than `max_failures` have failed in a row, or if the last one has.
     """
 
-    def __init__(self, directory: str, max_failures: int, may_fail: bool = False) -> None:
+    def __init__(self, directory: str, thread: Executor, may_fail: bool = False) -> None:
         self._directory = directory
-        self._max_failures = max_failures
+        self._thread = thread
         self._may_fail = may_fail
         self._failures = 0  # in a row
         self._error: Exception | None = None  # of the last one
         self._running: Future[Any] | None = None
-        self._threads: ThreadPoolExecutor | None = None
         self._warned = False
+        self.is_new = True  # nothing has been written in this program
 
-    def write(self, copy: Callable[[], _Result], what: str, at_once: bool) -> _Result | None:
-        """Have `copy` write `what`, and return its result; unless `at_once` in another thread, and return None."""
-        self.settle()
-        if at_once and self._may_fail:
-            result = self._copy(copy, what)
-            self.settle()
-            return result
-        if at_once:
-            return copy()
-        if self._threads is None:
-            self._threads = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
-        self._running = self._threads.submit(self._copy, copy, what)
-        return None
+    def write(self, copy: Callable[[], _Result], what: str, max_failures: int, *, at_once: bool) -> _Result | None:
+        """Have `copy` write `what`; return its result if it is to be written `at_once`, and else None, before it is."""
+        self.settle(max_failures)
+        self.is_new = False
+        if at_once and not self._may_fail:
+            return self._thread.submit(copy).result()
+        self._running = self._thread.submit(self._copy, copy, what, max_failures)
+        if not at_once:
+            return None
+        result: _Result | None = self._running.result()
+        self.settle(max_failures)
+        return result
 
-    def problem(self) -> str:
-        """Wait until nothing is under way; return why the last one could not be written, or ""."""
-        self._wait()
-        return "" if self._error is None else str(self._error)
-
-    def settle(self) -> None:
-        """Wait until nothing is under way; raise `CheckpointError` if too many have failed in a row."""
-        self._wait()
-        if self._error is not None and self._failures > self._max_failures:
-            raise self._as_error(self._error)
-
-    def close(self) -> None:
-        """Wait until nothing is under way; raise `CheckpointError` if the last one could not be written."""
-        self._wait()
-        if self._threads is not None:
-            self._threads.shutdown()
-        if self._error is not None:
-            raise self._as_error(self._error)
-
-    def _as_error(self, error: Exception) -> CheckpointError:
-        return error if isinstance(error, CheckpointError) else CheckpointError(f"{type(error).__name__}: {error}")
-
-    def _wait(self) -> None:
-        if self._running is None:
-            return
+    def make_room(self, max_failures: int) -> None:
+        """Wait until nothing is under way, for the next one, as `settle`; the first long wait is a warning."""
         begun = time.monotonic()
-        self._running.result()
-        self._running = None
+        self.settle(max_failures)
         seconds = time.monotonic() - begun
         if seconds > _SLOW_SECONDS and not self._warned:
             self._warned = True
             text = "training waited %.1f s for its last checkpoint: they come faster than %s takes them"
             _log.warning(text, seconds, self._directory)
 
-    def _copy(self, copy: Callable[[], _Result], what: str) -> _Result | None:
+    def problem(self) -> str:
+        """Wait until nothing is under way; return why the last one could not be written, or ""."""
+        self.wait()
+        return "" if self._error is None else str(self._error)
+
+    def settle(self, max_failures: int) -> None:
+        """Wait until nothing is under way; raise `CheckpointError` if more have failed in a row."""
+        self.wait()
+        if self._failures > max_failures:
+            self.require_last()
+
+    def require_last(self) -> None:
+        """Raise `CheckpointError` if the last one could not be written."""
+        error = self._error
+        if error is not None:
+            raise error if isinstance(error, CheckpointError) else CheckpointError(f"{type(error).__name__}: {error}")
+
+    def forget(self) -> None:
+        """Note that no checkpoint is wanted any more, also of those that failed."""
+        self._failures, self._error = 0, None
+
+    def wait(self) -> None:
+        """Wait until nothing is under way."""
+        if self._running is not None:
+            self._running.result()
+            self._running = None
+
+    def _copy(self, copy: Callable[[], _Result], what: str, max_failures: int) -> _Result | None:
         try:
             result = copy()
         except Exception as error:  # each file system raises other types
             self._failures += 1
             self._error = error
             text = "%s was not written, and the one before stays the newest (%d in a row; an error after %d): %s"
-            _log.warning(text, what, self._failures, self._max_failures, error)
+            _log.warning(text, what, self._failures, max_failures, error)
             return None
         self._failures = 0
         self._error = None
