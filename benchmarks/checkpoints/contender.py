@@ -74,6 +74,7 @@ def _ours(model, directory, wait):
     """Return a function that saves the state, and one that waits until the checkpoint is complete."""
     from tensorflowonspark.keras.hooks import keras_backend
     from tensorflowonspark.node.checkpoint.checkpoints import Checkpoints
+    from tensorflowonspark.node.checkpoint.saving import SavingNode
     from tensorflowonspark.node.checkpoint.writer import SavePolicy
 
     if keras_backend() == "jax":
@@ -82,7 +83,7 @@ def _ours(model, directory, wait):
         import tensorflow as tf
 
         state = tf.train.Checkpoint(model=model, optimizer=model.optimizer)
-    found = Checkpoints(f"throttled://{directory}", SavePolicy(keep=1, wait=wait), "", True, "worker:0")
+    found = Checkpoints(f"throttled://{directory}", SavePolicy(keep=1, wait=wait), SavingNode("worker:0"))
     speed, Store.bytes_per_second = Store.bytes_per_second, float("inf")
     found.save(state, 1)  # a program's first one is written at once
     found.latest()

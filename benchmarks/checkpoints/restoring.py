@@ -49,7 +49,8 @@ def main(megabytes):
     from tensorflowonspark.messages import NodeEndpoint
     from tensorflowonspark.node.checkpoint.checkpoints import Checkpoints
     from tensorflowonspark.node.checkpoint.copies import Copies
-    from tensorflowonspark.node.checkpoint.writer import SavePolicy
+    from tensorflowonspark.node.checkpoint.saving import SavingNode
+    from tensorflowonspark.node.checkpoint.writer import SavePolicy, Writers
     from tensorflowonspark.node.feed.feed_server import FeedServer
 
     folder = tempfile.mkdtemp()
@@ -70,8 +71,8 @@ def main(megabytes):
     def checkpoints(attempt, copies):
         setup = replace(setups[0], config=replace(setups[0].config, attempt=attempt))
         link = SimpleNamespace(endpoints=lambda: tuple(endpoints))
-        found = Copies(link, setup, directory, 1) if copies else None
-        return Checkpoints(directory, SavePolicy(copies=copies, wait=True), "", True, "worker:0", copies=found)
+        writer = Writers().of(directory, Copies(link, setup, directory, 1) if copies else None)
+        return Checkpoints(directory, SavePolicy(copies=copies, wait=True), SavingNode("worker:0"), writer=writer)
 
     checkpoints(0, 1).save(state, 1)
 

@@ -44,7 +44,7 @@ def train(directory, ctx):
                 while os.path.isdir(directory):
                     time.sleep(0.1)
         if step == _LAST:
-            checkpoint._writer.wait()
+            checkpoint._saving._writer.wait()
             if not ctx.is_chief:
                 Path(f"{directory}-done").touch()
                 time.sleep(300)

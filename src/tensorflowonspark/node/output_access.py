@@ -15,6 +15,7 @@ from tensorflowonspark.node.checkpoint.evaluator import Evaluator, EvaluatorNode
 from tensorflowonspark.node.checkpoint.evaluator_state import EvaluatorState
 from tensorflowonspark.node.checkpoint.export import export
 from tensorflowonspark.node.checkpoint.position import ResumePosition
+from tensorflowonspark.node.checkpoint.saving import SavingNode
 from tensorflowonspark.node.checkpoint.writer import SavePolicy, Writers
 from tensorflowonspark.node.driver_link import Link
 from tensorflowonspark.node.feed.feeds import Feeds
@@ -151,7 +152,8 @@ class OutputAccess:
         Raises
         ------
         SpecError
-            If `keep` is below 1, `max_failures` or `copies` below 0, or `best` or `mode` can't be right.
+            If `keep` is below 1, `max_failures` or `copies` below 0, or `best` or `mode` can't be right; or if the
+            program has called it for the directory with another number of `copies`.
 
         Examples
         --------
@@ -163,12 +165,10 @@ class OutputAccess:
         policy = SavePolicy(keep, BestMetric(best, mode, evaluator=self.spec.evaluator), wait, max_failures, copies)
         evaluator = EvaluatorState(self._link, self.spec, self.role, directory)
         position = ResumePosition(self._feeds, self._link, len(self.spec.trainers), evaluator)
-        whose = self.scratch, self.is_chief, str(self.role)
+        node = SavingNode(str(self.role), self.is_chief, self.host, self.scratch)
         has_copies = copies and self.role in self.spec.trainers
-        kept = Copies(self._link, self._setup, directory, copies) if has_copies else None
-        writer = self._writers.of(directory, may_fail=kept is not None)
-        used = {"record": self._record, "copies": kept, "writer": writer}
-        return Checkpoints(directory, policy, *whose, position, self.host, self._meter, **used)
+        writer = self._writers.of(directory, Copies(self._link, self._setup, directory, copies) if has_copies else None)
+        return Checkpoints(directory, policy, node, position, writer=writer, meter=self._meter, record=self._record)
 
     def evaluate_checkpoints(
         self,

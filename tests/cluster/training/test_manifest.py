@@ -292,7 +292,7 @@ def test_an_old_checkpoint_without_one_is_resumed(spark, tmp_path, capsys, caplo
 
         checkpoint = ctx.checkpoint(directory)
         if args == "old":
-            checkpoint._record = None
+            checkpoint._saving._record = None
         step = checkpoint.restore(state := tf.train.Checkpoint(x=tf.Variable(1.0)))
         checkpoint.save(state, step + 1)
         return step

@@ -8,6 +8,7 @@ import pytest
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.keras import callback_state, resuming_callback
 from tensorflowonspark.node.checkpoint.checkpoints import Checkpoints
+from tensorflowonspark.node.checkpoint.saving import SavingNode
 from tensorflowonspark.node.checkpoint.writer import SavePolicy
 
 VAL_LOSSES = [5.0, 3.0, 4.0, 4.0, 4.0, 2.0, 6.0, 6.0, 6.0, 6.0, 6.0, 6.0]  # the sixth is the best
@@ -75,7 +76,7 @@ def fit(keras, folder, directory=None, stop_before=None, patience=4):
         keras.callbacks.EarlyStopping(patience=patience, restore_best_weights=True),
     ]  # fmt: skip
     if directory is not None:  # in the middle: it is called after those that follow, and Keras's History
-        callbacks.insert(3, Checkpoints(str(directory), SavePolicy(2), "", True, "worker:0").callback())
+        callbacks.insert(3, Checkpoints(str(directory), SavePolicy(2), SavingNode("worker:0")).callback())
     history = model.fit(
         x, x.sum(1), batch_size=5, epochs=len(VAL_LOSSES), callbacks=callbacks, shuffle=False, verbose=0
     )

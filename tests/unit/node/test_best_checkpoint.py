@@ -11,6 +11,7 @@ from tensorflowonspark import CheckpointError, SpecError
 from tensorflowonspark.keras.direction import better_direction
 from tensorflowonspark.node.checkpoint.best import BestMetric
 from tensorflowonspark.node.checkpoint.checkpoints import Checkpoints
+from tensorflowonspark.node.checkpoint.saving import SavingNode
 from tensorflowonspark.node.checkpoint.store import CheckpointStore
 from tensorflowonspark.node.checkpoint.writer import SavePolicy
 
@@ -23,7 +24,7 @@ def directory():
 def checkpoints(directory, keep=2, best="loss", mode="auto"):
     """Return checkpoints that are complete when `save` returns, so that their directory can be looked at."""
     policy = SavePolicy(keep, BestMetric(best, mode), wait=True)
-    return Checkpoints(directory, policy, "", is_chief=True, node="worker:0")
+    return Checkpoints(directory, policy, SavingNode("worker:0"))
 
 
 def write(found, values, metric="loss"):
@@ -185,7 +186,7 @@ def test_a_training_that_is_complete_logs_it_and_returns_its_history(directory, 
     def fit():
         model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
         model.compile("sgd", "mse")
-        found = Checkpoints(directory, SavePolicy(1), "", is_chief=True, node="worker:0")
+        found = Checkpoints(directory, SavePolicy(1), SavingNode("worker:0"))
         x = np.arange(8.0).reshape(8, 1)
         return model.fit(x, 2 * x, batch_size=8, epochs=2, verbose=0, callbacks=[found.callback()]).history
 

@@ -16,10 +16,11 @@ import pytest
 from fsspec.implementations.memory import MemoryFile, MemoryFileSystem
 
 from tensorflowonspark import CheckpointError, SpecError
-from tensorflowonspark.node.checkpoint import checkpoints as checkpoints_module
+from tensorflowonspark.node.checkpoint import restoring
 from tensorflowonspark.node.checkpoint.best import BestMetric
 from tensorflowonspark.node.checkpoint.checkpoints import Checkpoints
 from tensorflowonspark.node.checkpoint.position import ResumePosition
+from tensorflowonspark.node.checkpoint.saving import SavingNode
 from tensorflowonspark.node.checkpoint.store import CheckpointStore, SavedCheckpoint, _record_checksum, fetch_first
 from tensorflowonspark.node.checkpoint.writer import SavePolicy
 from tensorflowonspark.node.save_points import SavePoints
@@ -38,7 +39,7 @@ in_memory = pytest.mark.parametrize("directory", ["memory"], indirect=True)
 def checkpoints(directory, keep=3, *, is_chief=True, position=None, best=None, mode="auto"):
     """Return checkpoints that are complete when `save` returns, so that their directory can be looked at."""
     policy = SavePolicy(keep, BestMetric(best, mode), wait=True)
-    return Checkpoints(directory, policy, "", is_chief, "worker:0", position=position)
+    return Checkpoints(directory, policy, SavingNode("worker:0", is_chief), position)
 
 
 def files(directory):
@@ -152,9 +153,7 @@ def test_the_one_before_is_of_no_use_if_its_rows_are_not_fed_again(tmp_path, fir
 @pytest.mark.parametrize(("first_feed", "saved_to"), [(0, "here"), (2, "elsewhere"), (2, "here")])
 def test_a_restart_that_finds_nothing_although_its_feeds_begin_later_is_refused(tmp_path, first_feed, saved_to):
     position = ResumePosition(played_feeds(first_feed, (str(tmp_path / saved_to),)), None, workers=1)
-    here = Checkpoints(
-        str(tmp_path / "here"), SavePolicy(3), "", is_chief=True, node="worker:0", host="b", position=position
-    )
+    here = Checkpoints(str(tmp_path / "here"), SavePolicy(3), SavingNode("worker:0", host="b"), position)
     if first_feed and saved_to == "here":
         words = f"there is no checkpoint in {tmp_path}/here on b, and this restart begins with feed 2, in which one was"
         with pytest.raises(CheckpointError, match=words):
@@ -181,11 +180,11 @@ def test_a_loop_is_not_fed_again_what_one_of_its_directories_has(tmp_path, saved
 
 def test_a_worker_that_does_not_see_the_chiefs_directory_is_named(tmp_path, monkeypatch):
     agreed = [("step-00000003-of-the-chief", True, None), ("", True, None)]
-    monkeypatch.setattr(checkpoints_module, "combine", lambda call, own: agreed)
+    monkeypatch.setattr(restoring, "combine", lambda call, own: agreed)
     words = "the chief restores .*/step-00000003-of-the-chief, and worker:1 finds no such checkpoint: give a direct"
     with pytest.raises(CheckpointError, match=words):
-        blind = Checkpoints(str(tmp_path), SavePolicy(3), "", is_chief=False, node="worker:1")
-        blind._fetch(True, str(tmp_path), [], blind._newest)
+        blind = Checkpoints(str(tmp_path), SavePolicy(3), SavingNode("worker:1", is_chief=False))._restoring
+        blind.fetch(True, str(tmp_path), [], blind.newest)
 
 
 def test_what_a_later_version_adds_to_a_marker_is_passed_over(tmp_path):

@@ -15,8 +15,9 @@ from tensorflowonspark.config import ClusterConfig, ClusterSpec
 from tensorflowonspark.messages import NodeEndpoint
 from tensorflowonspark.node.checkpoint.checkpoints import Checkpoints
 from tensorflowonspark.node.checkpoint.copies import Copies, is_newer
+from tensorflowonspark.node.checkpoint.saving import SavingNode
 from tensorflowonspark.node.checkpoint.store import CheckpointStore, SavedCheckpoint
-from tensorflowonspark.node.checkpoint.writer import SavePolicy
+from tensorflowonspark.node.checkpoint.writer import SavePolicy, Writers
 from tensorflowonspark.node.copy_folder import PIECES, CopyHeader
 from tensorflowonspark.node.feed.feed_server import FeedServer
 from tensorflowonspark.node.setup import NodeSetup
@@ -72,10 +73,11 @@ def nodes(tmp_path):
 def training(nodes, tmp_path):
     """Return the checkpoints of the chief in an attempt, and a state with a value."""
 
-    def make(attempt=0, node=0, **policy):
+    def make(attempt=0, node=0, writers=None, **policy):
+        directory = str(tmp_path / "kept")
         policy = SavePolicy(**{"keep": 2, "copies": 1, "wait": True, **policy})  # the directory vanishes after a save
-        copies = nodes.of(node, tmp_path / "kept", attempt)
-        return Checkpoints(str(tmp_path / "kept"), policy, "", True, "worker:0", copies=copies)
+        writer = (writers or Writers()).of(directory, nodes.of(node, directory, attempt))
+        return Checkpoints(directory, policy, SavingNode("worker:0"), writer=writer)
 
     return make
 
@@ -114,6 +116,28 @@ def test_a_restart_on_the_other_host_goes_on_from_the_copy_and_gives_it_to_the_d
     third.save(state_of(3.0), 3)
     assert [each.number for each in CheckpointStore(str(tmp_path / "kept"), 1).complete()] == [1, 2]
     assert len(list(Path(nodes.setups[1].run_directory).glob("*/step-*"))) == 1  # the newest
+
+
+def test_all_objects_for_one_directory_have_the_same_copies(training, nodes, tmp_path):
+    """Each copy takes the place of the one before, by whichever it was written; and none may do without."""
+    writers = Writers()
+    for step in range(1, 4):
+        training(writers=writers).save(state_of(float(step)), step)
+        for each in nodes.setups:
+            (copy,) = Path(each.run_directory).glob("*/step-*")
+            assert copy.name.startswith(f"step-{step:08d}")
+    lose(tmp_path / "kept")
+    training(writers=writers).save(state_of(4.0), 4)
+    words = (
+        "ctx.checkpoint.*kept', copies=0.: this program has called it with copies=1 for the directory, and a restart"
+    )
+    with pytest.raises(SpecError, match=words):
+        writers.of(str(tmp_path / "kept"))
+    other = nodes.of(0, tmp_path / "other", hosts=2)
+    assert writers.of(str(tmp_path / "other"), other).copies is other
+    state = state_of()
+    assert training(attempt=1).restore(state) == 4
+    assert float(state.value) == 4.0
 
 
 def test_more_than_max_failures_in_a_row_are_an_error_and_so_is_the_last(training, tmp_path):

@@ -15,6 +15,7 @@ from tensorflowonspark.node.checkpoint.checkpoints import Checkpoints
 from tensorflowonspark.node.checkpoint.evaluator import Evaluator, EvaluatorNode, StopCriterion, evaluation_of
 from tensorflowonspark.node.checkpoint.evaluator_state import EvaluatorState
 from tensorflowonspark.node.checkpoint.position import ResumePosition
+from tensorflowonspark.node.checkpoint.saving import SavingNode
 from tensorflowonspark.node.checkpoint.store import CheckpointStore
 from tensorflowonspark.node.checkpoint.writer import SavePolicy
 from tensorflowonspark.node.save_points import SavePoints
@@ -72,7 +73,7 @@ class Training:
         feeds = SimpleNamespace(first=0, current=0, saved_to=(), arriving=None, fingerprint=7, taken=lambda *_: None)
         position = ResumePosition(feeds, link, 1, EvaluatorState(link, SPEC, role, directory))
         policy = SavePolicy(keep, BestMetric(best, evaluator=True), wait=True)  # the evaluator looks after each save
-        self.checkpoints = Checkpoints(directory, policy, "", True, "worker:0", position)
+        self.checkpoints = Checkpoints(directory, policy, SavingNode("worker:0"), position)
         self.model = model_of()
         self.state = tf.train.Checkpoint(model=self.model, optimizer=self.model.optimizer)
 

@@ -14,8 +14,10 @@ from fsspec.implementations.local import LocalFileSystem
 from tensorflowonspark import CheckpointError, SpecError
 from tensorflowonspark.messages import WaitsFor
 from tensorflowonspark.node.checkpoint import parts as parts_module
+from tensorflowonspark.node.checkpoint import saving as saving_module
 from tensorflowonspark.node.checkpoint.checkpoints import Checkpoints
 from tensorflowonspark.node.checkpoint.export import export
+from tensorflowonspark.node.checkpoint.saving import SavingNode
 from tensorflowonspark.node.checkpoint.store import CheckpointStore
 from tensorflowonspark.node.checkpoint.writer import SavePolicy, Writers
 from tensorflowonspark.node.status import node_status
@@ -45,7 +47,7 @@ def store(monkeypatch):
 
 @pytest.fixture
 def checkpoints(store, tmp_path):
-    found = Checkpoints(f"slow://{tmp_path}/kept", SavePolicy(max_failures=1), "", True, "worker:0")
+    found = Checkpoints(f"slow://{tmp_path}/kept", SavePolicy(max_failures=1), SavingNode("worker:0"))
     yield found
     store.may_copy.set()
     store.fails = False
@@ -136,7 +138,7 @@ def test_what_reads_one_directory_waits_for_all_that_the_program_saves_there(sto
     writers, policy = Writers(), SavePolicy(max_failures=1)
 
     def made(path):
-        return Checkpoints(path, policy, "", True, "worker:0", writer=writers.of(path))
+        return Checkpoints(path, policy, SavingNode("worker:0"), writer=writers.of(path))
 
     made(f"slow://{tmp_path}/kept").save(state_of(1.0), 1)
     made(f"slow://{tmp_path}/other").save(state_of(5.0), 5)
@@ -167,7 +169,7 @@ def test_a_program_that_waits_for_a_store_does_not_hang(store, checkpoints):
 
 def test_a_directory_that_cant_be_written_is_an_error_at_the_first_save(store, tmp_path):
     (tmp_path / "kept").write_text("in the way")
-    found = Checkpoints(f"slow://{tmp_path}/kept", SavePolicy(), "", True, "worker:0")
+    found = Checkpoints(f"slow://{tmp_path}/kept", SavePolicy(), SavingNode("worker:0"))
     with pytest.raises(CheckpointError, match=r"could not be written in .*kept"):
         found.save(state_of(1.0), 1)
     assert found.close() is None
@@ -248,7 +250,7 @@ def test_a_number_of_failures_that_is_none():
 
 def test_nothing_is_left_of_the_copies_on_this_machine(store, tmp_path):
     (scratch := tmp_path / "scratch").mkdir()
-    found = Checkpoints(f"slow://{tmp_path}/kept", SavePolicy(), str(scratch), True, "worker:0")
+    found = Checkpoints(f"slow://{tmp_path}/kept", SavePolicy(), SavingNode("worker:0", scratch=str(scratch)))
     store.may_copy.set()
     found.save(state_of(1.0), 1)
     store.fails = True
@@ -271,6 +273,7 @@ def shared(monkeypatch, outcomes):
     monkeypatch.setattr(parts_module, "divided_objects", lambda _: [Table()])
     for module in (parts_module, sys.modules[Checkpoints.__module__]):
         monkeypatch.setattr(module, "is_shared", lambda _: True)
+    for module in (parts_module, saving_module):
         monkeypatch.setattr(module, "combine", lambda call, value, merge=list: [value, outcomes(value)])
     monkeypatch.setattr(parts_module, "roles", lambda: ("worker:0", ["worker:0", "worker:1"]))
 
@@ -278,7 +281,7 @@ def shared(monkeypatch, outcomes):
 def test_the_chief_waits_for_the_parts_of_all_workers(store, checkpoints, tmp_path, monkeypatch):
     shared(monkeypatch, lambda value: "")
     store.may_copy.set()
-    checkpoints._is_seen = True
+    checkpoints._saving._is_seen = True
     checkpoints.save(state_of(1.0), 1)
     wait_for(lambda: list((tmp_path / "kept").glob("step-*/lists/*")), 10)
     assert steps(tmp_path) == []
@@ -293,12 +296,12 @@ def test_parts_that_a_worker_could_not_write_end_the_wait(store, checkpoints, tm
     lost = iter(["", "", "worker:1 on b: its disk is full", ""])
     shared(monkeypatch, lambda value: next(lost, ""))
     store.may_copy.set()
-    checkpoints._is_seen = True
+    checkpoints._saving._is_seen = True
     checkpoints.save(state_of(1.0), 1)
     checkpoints.save(state_of(2.0), 2)
     assert "worker:1 on b: its disk is full" in caplog.text
     assert steps(tmp_path) == []
-    checkpoints._lost = "the test has ended"
+    checkpoints._saving._lost = "the test has ended"
 
 
 @pytest.mark.slow
@@ -309,6 +312,7 @@ import sys, time
 import tensorflow as tf
 from fsspec.implementations.local import LocalFileSystem
 from tensorflowonspark.node.checkpoint.checkpoints import Checkpoints
+from tensorflowonspark.node.checkpoint.saving import SavingNode
 from tensorflowonspark.node.checkpoint.writer import SavePolicy
 
 copy = LocalFileSystem.put_file
@@ -320,7 +324,7 @@ def slowly(self, *args, **settings):
 LocalFileSystem.put_file = slowly
 value = tf.Variable(tf.zeros(1000))
 state = tf.train.Checkpoint(value=value)
-found = Checkpoints(sys.argv[1], SavePolicy(), "", True, "worker:0")
+found = Checkpoints(sys.argv[1], SavePolicy(), SavingNode("worker:0"))
 first = found.restore(state)
 assert first == 0 or bool(tf.reduce_all(value == float(first)))
 for step in range(first + 1, first + 100):

@@ -10,26 +10,23 @@ among the workers.
 """
 
 import atexit
-import logging
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, nullcontext, suppress
-from dataclasses import replace
-from functools import partial
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, nullcontext
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from tensorflowonspark.errors import CheckpointError, SpecError
-from tensorflowonspark.keras.workers import combine, roles
-from tensorflowonspark.node.checkpoint.copies import Copies, Listing, is_newer
+from tensorflowonspark.keras.workers import combine
 from tensorflowonspark.node.checkpoint.mirror import Mirror
-from tensorflowonspark.node.checkpoint.parts import SAVE, StateParts, divided_objects, not_seen, read_parts
+from tensorflowonspark.node.checkpoint.parts import divided_objects
 from tensorflowonspark.node.checkpoint.position import ResumePosition
-from tensorflowonspark.node.checkpoint.state import StateWriter, is_shared, read_state
-from tensorflowonspark.node.checkpoint.store import CheckpointStore, SavedCheckpoint, Source, fetch_first
+from tensorflowonspark.node.checkpoint.restoring import Restoring
+from tensorflowonspark.node.checkpoint.saving import Saving, SavingNode
+from tensorflowonspark.node.checkpoint.state import is_shared, read_state
+from tensorflowonspark.node.checkpoint.store import CheckpointStore, SavedCheckpoint, Source
 from tensorflowonspark.node.checkpoint.writer import SavePolicy, Writer, Writers
 from tensorflowonspark.node.meter import TrainingMeter
 from tensorflowonspark.node.run_record import RunRecord
-from tensorflowonspark.run_manifest import FILE
 
 if TYPE_CHECKING:
     import keras
@@ -37,8 +34,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Checkpoints"]
 
-_log = logging.getLogger(__name__)
-_RESTORE = "the checkpoint's restore"
 _EVALUATED = "the checkpoint's is_over"
 
 
@@ -51,24 +46,16 @@ class Checkpoints:
         A path, or a URL of any file system that fsspec knows.
     policy : SavePolicy
         Which checkpoints are kept, and whether the program waits for each.
-    scratch : str
-        A directory of this machine for temporary files.
-    is_chief : bool
-        Whether this node writes the files that are kept.
-    node : str
-        This node's name in TensorFlow, as in ``worker:0``.
+    node : SavingNode
+        The node that this is.
     position : ResumePosition, optional
         The program's position in its feeds.
-    host : str
-        This node's host, for errors.
+    writer : Writer, optional
+        The program's writer for this directory.
     meter : TrainingMeter, optional
         Measures the time in which the program saves.
     record : RunRecord, optional
         Writes the manifest of each checkpoint.
-    copies : Copies, optional
-        The copies on executors.
-    writer : Writer, optional
-        The program's, for this directory.
 
     Examples
     --------
@@ -88,47 +75,31 @@ class Checkpoints:
     ((0, 3.0), (3, 5.0))
     """
 
-    def __init__(  # noqa: PLR0913 - the last are named at the call
+    def __init__(
         self,
         directory: str,
         policy: SavePolicy,
-        scratch: str,
-        is_chief: bool,
-        node: str,
+        node: SavingNode,
         position: ResumePosition | None = None,
-        host: str = "localhost",
-        meter: TrainingMeter | None = None,
         *,
-        record: RunRecord | None = None,
-        copies: Copies | None = None,
         writer: Writer | None = None,
+        meter: TrainingMeter | None = None,
+        record: RunRecord | None = None,
     ) -> None:
         self.directory = directory
         self._best = policy.best
-        self._evaluator = position.evaluator if position else None
-        self._store = CheckpointStore(
-            directory, policy.keep, self._evaluator.awaits if self._evaluator else lambda: False
-        )
-        self._copies = copies
-        self._copied: CheckpointStore | None = None  # the checkpoints of which there are copies, during a restore
-        self._listing: Listing = {}
-        self._number = -1  # of the last checkpoint that is known
-        self._parts = StateParts(self._store, node, *([copies.keep_parts] if copies else []))
-        self._state = StateWriter(node, copies=not policy.wait)
-        self._wait = policy.wait
-        self._max_failures = policy.max_failures
-        self._writer = writer or Writers().of(directory, may_fail=copies is not None)
-        self._lost = ""  # who could not write parts of the last checkpoint, and why
-        self._scratch = scratch or None
-        self._is_chief = is_chief
         self._node = node
-        self._host = host
+        self._position = position
+        self._evaluator = position.evaluator if position else None
+        awaits = self._evaluator.awaits if self._evaluator else lambda: False
+        self._store = CheckpointStore(directory, policy.keep, awaits)
+        writer = writer or Writers().of(directory)
+        self._saving = Saving(self._store, policy, node, writer, position, record)
+        self._restoring = Restoring(self._store, writer.copies, node, position)
         self._meter = meter
         self._record = record
-        self._position = position
         self._mirror: Mirror | None = None
-        self._is_seen = False  # by all workers that train together
-        self._is_shared = False  # the state that was written or restored last, among these
+        self._is_shared = False  # the state that was written or restored last, among workers that train together
 
     def save(
         self,
@@ -200,120 +171,8 @@ class Checkpoints:
         if self._position:
             self._position.require_resumable()
         with nullcontext() if self._meter is None else self._meter.saving(int(step)):
-            self._write(state, int(step), epoch, batch, measured, beside)
-
-    def _write(
-        self,
-        state: Any,
-        step: int,
-        epoch: int,
-        batch: int,
-        measured: Mapping[str, Any],
-        beside: Callable[[str], None] | None,
-    ) -> None:
-        shared = self._is_shared = is_shared(state)
-        at_once = self._wait or (shared and not self._is_seen)  # the others look for what the chief has written
-        if not at_once:
-            self._begin_beside(state, shared)
-        self._writer.make_room(self._max_failures)
-        with ExitStack() as stack:
-            local = stack.enter_context(TemporaryDirectory(prefix="tfos-", dir=self._scratch))
-            write_rest = self._state.write(state, local, keep=self._is_chief, beside=not at_once)
-            problem: CheckpointError | None = None
-            if at_once:
-                (name, problem), parts = self._parts.write(state, step), []
-                if problem and self._copies is None:
-                    raise problem
-            else:
-                name, own = self._parts.prepare(state, step)
-                parts = list(own)
-            fields = {"name": name, **measured, **(self._copies.stamp if self._copies else {})}
-            complete = self._complete(local, step, epoch, batch, fields, beside) if self._is_chief else None
-            directory = stack.pop_all()
-
-        def copy() -> SavedCheckpoint | None:
-            with directory:  # which is removed
-                write_rest()
-                add = complete() if complete is not None else None
-                if parts:
-                    self._parts.add(name, parts)
-                if problem:
-                    raise problem
-                if add is None:
-                    return None
-                if parts and shared:
-                    self._parts.wait_for_all(name, lambda: self._lost)
-                return add()
-
-        written = self._writer.write(copy, f"the checkpoint of step {step}", self._max_failures, at_once=at_once)
-        if shared and not self._is_seen:
-            self._require_seen(written)
-
-    def _complete(
-        self,
-        local: str,
-        step: int,
-        epoch: int,
-        batch: int,
-        fields: Mapping[str, Any],
-        beside: Callable[[str], None] | None,
-    ) -> Callable[[], Callable[[], SavedCheckpoint]]:
-        """Write what belongs to a state to its local directory; return what describes that, and keeps copies.
-
-        That returns what makes a checkpoint of it. `fields` are those of its record that do not depend on the rows.
-        """
-        if beside is not None:
-            beside(local)
-        if self._record is not None:
-            self._record.write(f"{local}/{FILE}", checkpoint={"step": step, "epoch": epoch, "batch": batch})
-        record, report = {"batch": batch, **fields}, None
-        if self._position is not None:
-            record, report = {**self._position.describe(batch), **fields}, self._position.saved_here(self.directory)
-            self._position.write(local, step, epoch, batch)
-
-        def describe() -> Callable[[], SavedCheckpoint]:
-            described = self._store.describe(local, step, epoch, **record)
-            if self._copies is not None:
-                self._number = 1 + (self._number if self._number >= 0 else self._newest_number())
-                described = replace(described, number=self._number)
-                writers = (len(roles()[1]) if self._is_shared else 1) if fields["name"] else 0
-                self._copies.keep(replace(described, writers=writers), local)
-            return partial(add, described)
-
-        def add(described: SavedCheckpoint) -> SavedCheckpoint:
-            saved = self._store.add_described(local, described, has_parts=bool(fields["name"]))
-            if report is not None:
-                report(saved)
-            return saved
-
-        return describe
-
-    def _newest_number(self) -> int:
-        with suppress(CheckpointError):
-            if newest := self._store.latest():
-                return newest.number
-        return -1
-
-    def _begin_beside(self, state: Any, shared: bool) -> None:
-        """Have the chief know of the last checkpoint's parts that a worker could not write, for which it waits.
-
-        Before the first checkpoint of one that saves alone, raise if the directory can't be written.
-        """
-        if not shared and self._is_chief and self._writer.is_new:
-            self._check_writable()
-        if shared and self._parts.are_in(state):
-            problem = "" if self._is_chief else self._writer.problem()
-            self._lost = "; ".join(filter(None, combine(SAVE, problem and f"{self._node} on {self._host}: {problem}")))
-
-    def _require_seen(self, written: SavedCheckpoint | None) -> None:
-        """Raise on all workers if one does not see what the chief has written; a restart may place the chief there."""
-        name = combine(SAVE, written.name if written else "")[0]
-        if not name:  # there are copies alone: the next one shows it
-            return
-        sees = any(each.name == name for each in self._store.complete())
-        if blind := list(filter(None, combine(SAVE, "" if sees else f"{self._node} on {self._host}"))):
-            raise not_seen(self.directory, ", ".join(blind), "the chief's checkpoint")
-        self._is_seen = True
+            self._is_shared = is_shared(state)
+            self._saving.save(state, self._is_shared, int(step), epoch, batch, measured, beside)
 
     def restore(self, state: "tf.train.Checkpoint | keras.Model", *, best: bool = False) -> int:
         """Restore the newest complete checkpoint, or the best one, and return its step.
@@ -369,16 +228,16 @@ class Checkpoints:
             Reads what `_save` was given to write, from the checkpoint's local directory; its path is for errors.
         """
         with ExitStack() as stack:
-            local = stack.enter_context(TemporaryDirectory(prefix="tfos-", dir=self._scratch))
-            self._writer.settle(self._max_failures)
+            local = stack.enter_context(TemporaryDirectory(prefix="tfos-", dir=self._node.scratch or None))
+            self._saving.settle()
             if self._evaluator:
                 self._evaluator.note_own_loop()
-            choose = self._best_one if best else self._newest
+            choose = self._best_one if best else self._restoring.newest
             self._is_shared = is_shared(state)
-            found = self._fetch(self._is_shared, local, divided_objects(state), choose)
-            store, saved = found or (None, None)
+            found = self._restoring.fetch(self._is_shared, local, divided_objects(state), choose)
+            saved = found[1] if found else None
             source = f"{self.directory}/{saved.name}" if saved else ""
-            if saved and read_state(state, local, self._node, source, is_built=is_built):
+            if saved and read_state(state, local, self._node.name, source, is_built=is_built):
                 # TensorFlow reads the values of variables that don't exist yet when they are created.
                 atexit.register(stack.pop_all().close)
             if saved and beside is not None:
@@ -389,30 +248,9 @@ class Checkpoints:
                 self._meter.restored(saved.step)
             if saved and self._record is not None and not best:
                 self._record.compare(local, saved.step)
-        if self._copies is not None and not best:
-            self._go_on_from(store, saved)
+        if not best:
+            self._saving.go_on_from(found)
         return saved
-
-    def _go_on_from(self, store: CheckpointStore | None, saved: SavedCheckpoint | None) -> None:
-        """Note that the training goes on from a checkpoint; have the directory get it, if that lacks it."""
-        assert self._copies is not None
-        self._copied, self._number = None, saved.number if saved else -1
-        self._copies.restored(saved.name if saved else "")
-        if self._is_chief and store is not None and saved is not None and store is not self._store:
-            _log.info("%s is restored from a copy", saved.name)
-            what = f"{saved.name}, of which there are copies,"
-            self._writer.write(partial(self._bring, store, saved), what, self._max_failures, at_once=self._wait)
-
-    def _bring(self, store: CheckpointStore, saved: SavedCheckpoint) -> None:
-        """Add a checkpoint that is read from copies to the directory, if it is not there."""
-        if any(each.name == saved.name for each in self._store.complete()):
-            return
-        with TemporaryDirectory(prefix="tfos-", dir=self._scratch) as local:
-            if not store.fetch(saved, local):
-                raise CheckpointError(f"the copies of {saved.name} are not as they were written")
-            if names := store.part_names(saved):
-                self._store.add_parts(saved.name, self._node, ((each, store.read_part(saved, each)) for each in names))
-            self._store.add_described(local, replace(saved, writers=0), has_parts=bool(names))
 
     def _resume_at(self, saved: SavedCheckpoint) -> tuple[int, int] | None:
         """Resume the rows where a checkpoint was written; return its epoch and the step in it, or None if none is left.
@@ -442,7 +280,7 @@ class Checkpoints:
         --------
         >>> ctx.checkpoint(f"{directory}/none").latest()
         """
-        self._writer.settle(self._max_failures)
+        self._saving.settle()
         return self._store.latest()
 
     def best(self) -> SavedCheckpoint | None:
@@ -473,7 +311,7 @@ class Checkpoints:
         >>> checkpoint.restore(state, best=True), float(weight) < 0.31
         (1, True)
         """
-        self._writer.settle(self._max_failures)
+        self._saving.settle()
         self._wait_for_evaluator()
         return self._store.best(self._best.name or "")
 
@@ -550,12 +388,7 @@ class Checkpoints:
         --------
         >>> ctx.checkpoint(f"{directory}/none").clear()
         """
-        self._writer.settle(self._max_failures)
-        if self._is_chief:
-            self._store.clear()
-            self._writer.forget()
-            if self._copies is not None:
-                self._copies.clear()
+        self._saving.clear()
 
     def close(self) -> None:
         """Wait until the last checkpoint is complete, as the end of a program does by itself; for others that read it.
@@ -569,8 +402,7 @@ class Checkpoints:
         --------
         >>> ctx.checkpoint(f"{directory}/none").close()
         """
-        self._writer.wait()
-        self._writer.require_last()
+        self._saving.close()
 
     def callback(self, every: int | None = None) -> Any:
         """Return a Keras callback that resumes from the newest complete checkpoint, and writes one after each epoch.
@@ -613,17 +445,9 @@ class Checkpoints:
 
         if every is not None and every < 1:
             raise SpecError(f"every={every}: expected a number of steps, or None for epochs alone")
-        if self._is_chief:
-            self._check_writable()
+        if self._node.is_chief:
+            self._saving.check_writable()
         return resuming(self, every)
-
-    def _check_writable(self) -> None:
-        try:
-            self._store.check_writable()
-        except CheckpointError as error:
-            if self._newest_copy() is None:
-                raise
-            _log.warning("training goes on from a copy (%s)", error)
 
     def path(self, name: str) -> str:
         """Return a local path for a file that `mirror`, or the `callback`, copies to the directory.
@@ -657,7 +481,7 @@ class Checkpoints:
         'best so far'
         """
         if self._mirror is None:
-            self._mirror = Mirror(self.directory, self._scratch)
+            self._mirror = Mirror(self.directory, self._node.scratch or None)
         return self._mirror.path(name)
 
     def mirror(self) -> None:
@@ -674,86 +498,8 @@ class Checkpoints:
         --------
         >>> ctx.checkpoint(f"{directory}/files").mirror()
         """
-        if self._mirror is not None and self._is_chief:
+        if self._mirror is not None and self._node.is_chief:
             self._mirror.update()
-
-    def _fetch(
-        self, shared: bool, local: str, divided: Sequence[Any], choose: Callable[[], Source | None]
-    ) -> Source | None:
-        """Copy the checkpoint that `choose` returns to this machine; for workers that train together, the chief's.
-
-        Objects that are `divided` among the workers take their parts from it.
-        """
-        if not shared:
-            return fetch_first(local, choose, lambda found: read_parts(*found, divided))
-        while True:
-            found, problem = self._chiefs_choice(choose) if self._is_chief else (None, None)
-            listing = self._listing if found and found[0] is self._copied else None
-            of_all = combine(_RESTORE, (found[1].name if found else "", problem is None, listing))
-            name, readable, listing = of_all[0]
-            if not readable:
-                raise problem or CheckpointError(f"the chief can read no checkpoint in {self.directory}")
-            if not name:
-                return None
-            store = self._store
-            if listing is not None and self._copies is not None:
-                store = self._copied or self._copies.store(listing)
-            saved = found[1] if found else store.find(name)
-            read = saved is not None and self._read(store, saved, local, divided)
-            if not read and name not in store.damaged:
-                raise CheckpointError(
-                    f"the chief restores {self.directory}/{name}, and {self._node} finds no such checkpoint: give "
-                    "a directory that all nodes see, and each training its own"
-                )
-            if combine(_RESTORE, read, all):
-                return (store, saved) if saved else None
-            store.skip(name, "another worker could not read it")
-
-    def _read(self, store: CheckpointStore, saved: SavedCheckpoint, local: str, divided: Sequence[Any]) -> bool:
-        """Read a checkpoint; return whether it was undamaged. If copies can't be read, the directory is next."""
-        try:
-            return store.fetch(saved, local) and read_parts(store, saved, divided)
-        except CheckpointError as error:
-            if store is self._store:
-                raise
-            store.skip(saved.name, str(error))
-            return False
-
-    def _chiefs_choice(self, choose: Callable[[], Source | None]) -> tuple[Source | None, CheckpointError | None]:
-        """Return what `choose` returns, or the error, which is broadcast to all workers like a name."""
-        try:
-            return choose(), None
-        except CheckpointError as error:
-            return None, error
-
-    def _newest(self) -> Source | None:
-        """Return the newest usable checkpoint: of a restart that of the copies, if it is as new as the directory's."""
-        copy = self._newest_copy()
-        try:
-            saved = self._store.newest()
-        except CheckpointError as error:
-            if copy is None:
-                raise
-            _log.warning("training goes on from the copy of %s (%s)", copy[1].name, error)
-            return copy
-        if copy is not None and is_newer(copy[1], saved):
-            return copy
-        saved = self._usable(saved)
-        return (self._store, saved) if saved else None
-
-    def _newest_copy(self) -> Source | None:
-        """Return the newest checkpoint of which this run has copies."""
-        if self._copies is None:
-            return None
-        if self._copied is None:
-            self._listing = self._copies.find()
-            self._copied = self._copies.store(self._listing)
-        try:
-            saved = self._copied.latest()
-        except CheckpointError as error:
-            _log.warning("copies can't be used: %s", error)
-            return None
-        return (self._copied, saved) if saved else None
 
     def _best_one(self) -> Source:
         """Return the best checkpoint; raise if there is none."""
@@ -765,19 +511,3 @@ class Checkpoints:
                 'best="val_loss"), in fit with validation_data, or in a loop by save(..., metrics=...)'
             )
         return self._store, saved
-
-    def _usable(self, saved: SavedCheckpoint | None) -> SavedCheckpoint | None:
-        """Return a checkpoint, or None; raise if rows that its program needs are not fed again in this restart."""
-        if saved and self._position and self._store.damaged and not self._position.is_fed_again(saved):
-            raise CheckpointError(
-                f"damaged in {self.directory}: {', '.join(self._store.damaged)}; {saved.name}, the one before, was "
-                f"written in feed {saved.feed}, whose rows are not fed again in this restart: run the whole training "
-                "again, which resumes from it"
-            )
-        if not saved and self._position and (feed := self._position.first_feed(self.directory)):
-            raise CheckpointError(
-                f"there is no checkpoint in {self.directory} on {self._host}, and this restart begins with feed "
-                f"{feed}, in which one was saved there: what the feeds before taught is lost. If hosts have different "
-                "directories of that name, give one that all nodes see, as hdfs://..., s3://... or a shared mount"
-            )
-        return saved

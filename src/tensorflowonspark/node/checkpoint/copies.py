@@ -12,6 +12,7 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -20,11 +21,12 @@ import pyarrow as pa
 from fsspec import AbstractFileSystem
 
 from tensorflowonspark import transport
-from tensorflowonspark.errors import StorageError
+from tensorflowonspark.errors import CheckpointError, StorageError
 from tensorflowonspark.messages import NodeEndpoint
 from tensorflowonspark.node.checkpoint.store import (
     CheckpointStore,
     SavedCheckpoint,
+    Source,
     marker,
     part_entry,
     part_list,
@@ -49,7 +51,7 @@ class Copies:
     def __init__(self, link: Link, setup: NodeSetup, directory: str, hosts: int) -> None:
         self._link = link
         self._setup = setup
-        self._hosts = hosts
+        self.hosts = hosts
         self._key = hashlib.sha256(directory.encode()).hexdigest()[:16]
         self._folder = CopyFolder(setup.run_directory)
         self._endpoints: tuple[NodeEndpoint, ...] = ()
@@ -57,6 +59,8 @@ class Copies:
         self._old: set[str] = set()  # names of checkpoints that had copies here before this attempt wrote any
         self._divided = False
         self._is_short = False  # of hosts, which was a warning
+        self._number = -1  # of the last checkpoint that is known
+        self._found: tuple[Listing, CheckpointStore] | None = None  # during a restore
 
     @property
     def stamp(self) -> dict[str, Any]:
@@ -64,6 +68,11 @@ class Copies:
         return {"run": self._setup.config.run, "attempt": self._setup.config.attempt}
 
     # ---- writing
+
+    def numbered(self, described: SavedCheckpoint, newest: Callable[[], int]) -> SavedCheckpoint:
+        """Return the record of the next checkpoint with its number; `newest` returns that of the directory's last."""
+        self._number = 1 + (self._number if self._number >= 0 else newest())
+        return replace(described, number=self._number)
 
     def keep(self, saved: SavedCheckpoint, local: str) -> None:
         """Keep copies of a local directory, which has all of a checkpoint but its parts; what fails is a warning."""
@@ -112,11 +121,11 @@ class Copies:
         for each in sorted(self._nodes(), key=lambda each: (each.number <= own, each.number)):
             if each.host != self._setup.host:
                 found.setdefault(each.host, each)
-        if len(found) < self._hosts and not self._is_short:
+        if len(found) < self.hosts and not self._is_short:
             self._is_short = True
             text = "copies=%d: %s has copies of checkpoints on %d host(s) in place of %d, since workers are on no more"
-            _log.warning(text, self._hosts, self._setup.role, len(found) + 1, self._hosts + 1)
-        return list(found.values())[: self._hosts]
+            _log.warning(text, self.hosts, self._setup.role, len(found) + 1, self.hosts + 1)
+        return list(found.values())[: self.hosts]
 
     def _nodes(self) -> tuple[NodeEndpoint, ...]:
         self._endpoints = self._endpoints or self._link.endpoints()
@@ -139,7 +148,7 @@ class Copies:
         try:
             yield
         except (OSError, StorageError, pa.ArrowException) as error:
-            _log.warning("%s has not all of its copies (copies=%d): %s", name, self._hosts, error)
+            _log.warning("%s has not all of its copies (copies=%d): %s", name, self.hosts, error)
 
     def clear(self) -> None:
         """Remove all copies on the executors of this attempt, if there may be any."""
@@ -178,10 +187,32 @@ class Copies:
         self._old = self._folder.names(self._key)
         return CheckpointStore("copies on executors", 1, files=CopyFiles(listing, self._read), root=_ROOT)
 
-    def restored(self, name: str) -> None:
+    def newest(self) -> Source | None:
+        """Return the newest checkpoint of which this run has copies."""
+        if self._found is None:
+            listing = self.find()
+            self._found = listing, self.store(listing)
+        store = self._found[1]
+        try:
+            saved = store.latest()
+        except CheckpointError as error:
+            _log.warning("copies can't be used: %s", error)
+            return None
+        return (store, saved) if saved else None
+
+    def listing_of(self, store: CheckpointStore) -> Listing | None:
+        """Return what other workers need to read the checkpoints of a store; None if those are no copies."""
+        return self._found[0] if self._found is not None and store is self._found[1] else None
+
+    def store_of(self, listing: Listing) -> CheckpointStore:
+        """Return the copies that the chief has found."""
+        return self._found[1] if self._found is not None else self.store(listing)
+
+    def restored(self, saved: SavedCheckpoint | None) -> None:
         """Remove the former copies here but those of the checkpoint, if any, from which the training goes on."""
-        self._folder.remove(self._key, self._old - {name})
-        self._names = [name] if name else []
+        self._found, self._number = None, saved.number if saved else -1
+        self._names = [saved.name] if saved else []
+        self._folder.remove(self._key, self._old.difference(self._names))
 
     def _read(self, path: str, size: int, node: NodeEndpoint) -> Path | Iterator[Any]:
         """Return a file, if it is on this executor, or else pieces of that of a node."""

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from tensorflowonspark.errors import CheckpointError, SpecError
 from tensorflowonspark.node.checkpoint.best import BestMetric
+from tensorflowonspark.node.checkpoint.copies import Copies
 from tensorflowonspark.node.checkpoint.evaluator_state import place_of
 
 _log = logging.getLogger(__name__)
@@ -48,9 +49,16 @@ class Writers:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._found: dict[object, Writer] = {}
 
-    def of(self, directory: str, may_fail: bool = False) -> "Writer":
-        """Return the writer of a directory; the checkpoints of one that `may_fail` have copies elsewhere."""
-        return self._found.setdefault(place_of(directory), Writer(directory, self._thread, may_fail))
+    def of(self, directory: str, copies: Copies | None = None) -> "Writer":
+        """Return the writer of a directory, whose checkpoints may have copies on as many hosts in all calls."""
+        writer = self._found.setdefault(place_of(directory), Writer(directory, self._thread, copies))
+        before, now = (0 if each is None else each.hosts for each in (writer.copies, copies))
+        if before != now:
+            raise SpecError(
+                f"ctx.checkpoint({directory!r}, copies={now}): this program has called it with copies={before} for the "
+                "directory, and a restart would take an older copy for the newest checkpoint: give both the same number"
+            )
+        return writer
 
     def wait(self) -> None:
         """Wait until nothing is under way."""
@@ -68,14 +76,14 @@ class Writers:
 class Writer:
     """Writes the copies of a training's checkpoints, one at a time.
 
-    What could not be written beside the program, or with `may_fail`, is a warning, and the checkpoint before stays the
-    newest; an error once more than `max_failures` have failed in a row, or if the last one has.
+    What could not be written beside the program, or of which there are `copies`, is a warning, and the checkpoint
+    before stays the newest; an error once more than `max_failures` have failed in a row, or if the last one has.
     """
 
-    def __init__(self, directory: str, thread: Executor, may_fail: bool = False) -> None:
+    def __init__(self, directory: str, thread: Executor, copies: Copies | None = None) -> None:
+        self.copies = copies
         self._directory = directory
         self._thread = thread
-        self._may_fail = may_fail
         self._failures = 0  # in a row
         self._error: Exception | None = None  # of the last one
         self._running: Future[Any] | None = None
@@ -86,7 +94,7 @@ class Writer:
         """Have `copy` write `what`; return its result if it is to be written `at_once`, and else None, before it is."""
         self.settle(max_failures)
         self.is_new = False
-        if at_once and not self._may_fail:
+        if at_once and self.copies is None:
             return self._thread.submit(copy).result()
         self._running = self._thread.submit(self._copy, copy, what, max_failures)
         if not at_once:
