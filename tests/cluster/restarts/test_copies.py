@@ -26,23 +26,32 @@ def open_again(directory):
     os.rename(f"{directory}-away", directory)
 
 
-def train(args, ctx):
-    """Count steps in a variable that all workers train together, or in a table that they divide."""
+def made(kind):
+    """Return a state, and a variable in it."""
+    import keras
+
+    if kind == "jax":
+        model = keras.Sequential([keras.Input((1,)), keras.layers.Rescaling(1.0)])
+        return model, model.add_weight((), "zeros", name="weight")
     import tensorflow as tf
 
-    checkpoint = ctx.checkpoint(args["directory"], keep=1, wait=args["wait"], copies=1)
     with tf.distribute.MultiWorkerMirroredStrategy().scope():
         weight = tf.Variable(0.0)
         state = tf.train.Checkpoint(weight=weight)
-        if args["table"]:
-            import keras
-
+        if kind == "table":
             layer = tfos.keras.ShardedEmbedding(6, 2, name="table")
             state.model = keras.Sequential([keras.Input((1,), dtype="int64"), layer])
+    return state, weight
+
+
+def train(args, ctx):
+    """Count steps in a variable that all workers train together, with a table that they divide or on JAX."""
+    checkpoint = ctx.checkpoint(args["directory"], keep=1, wait=args["wait"], copies=1)
+    state, weight = made(args["state"])
     first = checkpoint.restore(state)
     restored = float(weight.numpy())
     for step in range(first + 1, args["steps"] + 1):
-        weight.assign_add(1.0)
+        weight.assign(weight + 1.0)
         checkpoint.save(state, step)
         if not ctx.attempt and step == VANISHES:
             checkpoint.latest()  # which is complete
@@ -52,7 +61,7 @@ def train(args, ctx):
                 while os.path.isdir(args["directory"]):
                     time.sleep(0.1)
         if not ctx.attempt and step == FAILS:
-            checkpoint._writer.wait()
+            checkpoint._saving._writer.wait()
             done = Path(f"{args['directory']}-{ctx.role}")
             done.touch()
             while len(list(done.parent.glob("kept-worker*"))) < ctx.num_workers:
@@ -65,11 +74,12 @@ def train(args, ctx):
     return first, restored, float(weight.numpy()), ctx._setup.run_directory
 
 
-@pytest.mark.parametrize(("wait", "table"), [(True, False), (False, False), (False, True)])
+@pytest.mark.parametrize(("wait", "state"), [(True, ""), (False, ""), (False, "table"), (False, "jax")])
 @pytest.mark.masters("local-cluster")
-def test_a_restart_goes_on_from_copies_if_the_directory_cant_be_reached(spark, tmp_path, wait, table):
-    args = {"directory": str(tmp_path / "kept"), "steps": 9, "wait": wait, "table": table}
-    results = tfos.run(spark, train, args, num_workers=2, restarts=1)
+def test_a_restart_goes_on_from_copies_if_the_directory_cant_be_reached(spark, tmp_path, wait, state):
+    args = {"directory": str(tmp_path / "kept"), "steps": 9, "wait": wait, "state": state}
+    env = {"KERAS_BACKEND": "jax"} if state == "jax" else {}
+    results = tfos.run(spark, train, args, num_workers=2, restarts=1, env=env)
     assert [each[:3] for each in results.values()] == [(FAILS, FAILS, 9.0)] * 2
     assert [saved.step for saved in CheckpointStore(args["directory"], 1).complete()] == [9]
     assert not any(Path(each[3]).exists() for each in results.values())
