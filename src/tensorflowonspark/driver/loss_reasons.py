@@ -13,6 +13,7 @@ from tensorflowonspark.driver.decision import OF_EXECUTORS
 from tensorflowonspark.driver.inbox import Inbox
 from tensorflowonspark.driver.nodes import Node, Roster
 from tensorflowonspark.driver.spark.lost_executors import LostExecutor
+from tensorflowonspark.errors import FailureKind
 from tensorflowonspark.messages import Failed
 
 WhyLost = Callable[[str, Iterable[str]], list[LostExecutor]]
@@ -30,6 +31,7 @@ class LossReasons:
         self._inbox = inbox
         self._why_lost = why_lost
         self._waiting: dict[object, Callable[[], None]] = {}
+        self.announced: set[str] = set()  # executors that go, as a notice has said: what ends with them was preempted
 
     def add(self, failure: Failed, executor: str, then: Callable[[Failed, bool], object]) -> None:
         """Make a call with a failure and whether its executor was preempted, once Spark's reason is known.
@@ -37,7 +39,7 @@ class LossReasons:
         Any failure but one with its executor has none, and the call is made at once; else in an event.
         """
         if failure.kind not in OF_EXECUTORS:
-            then(failure, False)
+            then(failure, failure.kind is FailureKind.PREEMPTED)
             return
         nodes = [node for node in self._roster.nodes if not node.lost and node.process.executor not in ("", executor)]
         key = object()
@@ -45,7 +47,7 @@ class LossReasons:
         def end(lost: Sequence[LostExecutor] = ()) -> None:
             if self._waiting.pop(key, None) is not None:
                 preempted = any(each.preempted for each in lost if each.number == executor)
-                then(_explained(failure, executor, lost, nodes), preempted)
+                then(_explained(failure, executor, lost, nodes), preempted or executor in self.announced)
 
         def ask() -> None:
             lost = self._why_lost(executor, dict.fromkeys(node.process.executor for node in nodes))

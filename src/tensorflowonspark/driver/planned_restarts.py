@@ -1,7 +1,8 @@
 """Planned restarts: all workers save after the same step, and a restart goes on there, with other hosts or slots.
 
-The reason is a notice that a host goes, from Spark, which decommissions an executor, or from the host
-(`supervisor/host_notices.py`); or that there are slots for more workers of a cluster whose number is a range.
+Where nodes are started again alone, the chief does so alone, which writes the checkpoints. The reason is a notice that
+a host goes, from Spark, which decommissions an executor, or from the host (`supervisor/host_notices.py`); or that there
+are slots for more workers of a cluster whose number is a range.
 """
 
 import logging
@@ -12,7 +13,7 @@ from functools import partial
 from threading import Thread
 
 from tensorflowonspark.config import Job
-from tensorflowonspark.driver.decision import EndAttempt
+from tensorflowonspark.driver.decision import EndAttempt, Failure, Replace, decide
 from tensorflowonspark.driver.monitor import Monitor
 from tensorflowonspark.driver.nodes import Node
 from tensorflowonspark.driver.recovery import Recovery
@@ -34,7 +35,10 @@ class _Given:
 
 
 class PlannedRestarts:
-    """The planned restarts of one cluster; all methods but `follow_...` are called in events of the monitor."""
+    """The planned restarts of one cluster; all methods but `follow_...` are called in events of the monitor.
+
+    What ends with a host or an executor that goes was preempted, also if nobody has saved before.
+    """
 
     def __init__(self, monitor: Monitor, recovery: Recovery) -> None:
         self._monitor = monitor
@@ -53,16 +57,23 @@ class PlannedRestarts:
             monitor.inbox.later,
             lambda: [node.number for node in self._savers() if not node.lost],
         )
-        self._restarts_all = monitor.config.restarts.scope == "cluster"
         self._has_servers = bool(monitor.roster.spec.num_ps)
+        self._alone = monitor.config.restarts.scope == "node" and not self._has_servers  # each node is started again alone
+        self._asked = 0  # the number of the chief's restart in which it was last asked to save alone
 
     def _savers(self) -> list[Node]:
-        """Return the nodes that save together: with parameter servers the chief, which alone takes steps."""
-        return [self._roster.chief] if self._has_servers else self._roster.trainers()
+        """Return the nodes that save together: the chief, where it alone takes steps, or is started again alone."""
+        return [self._roster.chief] if self._has_servers or self._alone else self._roster.trainers()
 
     def _is_needed(self, node: Node) -> bool:
-        """Whether the training can't go on without a node; with parameter servers it does without a worker."""
-        return not self._has_servers or node is self._roster.chief or node.role.job is Job.PS
+        """Whether the training is to be saved before a node goes.
+
+        With parameter servers it goes on without a worker; where nodes are started again alone, the chief has what is
+        saved.
+        """
+        if self._has_servers or self._alone:
+            return node is self._roster.chief or node.role.job is Job.PS
+        return True
 
     # ---- who goes
 
@@ -103,6 +114,8 @@ class PlannedRestarts:
         host, had = node.host or "", self._of_hosts.get(node.host or "")
         if not message.reason and had is not None:
             del self._of_hosts[host]
+            executors = (each.process.executor for each in self._roster.nodes if each.host == host)
+            self._monitor.reasons.announced.difference_update(executors)
         elif message.reason and (had is None or had.reason != message.reason):
             until = None if message.seconds is None else time.monotonic() + message.seconds
             self._of_hosts[host] = _Given(message.reason, until)
@@ -112,6 +125,7 @@ class PlannedRestarts:
 
     def _report(self) -> None:
         """Inform all nodes of who goes, and have the workers save."""
+        self._monitor.reasons.announced.update(filter(None, (node.process.executor for node in self.going)))
         notice, before = self._send(), self._sent
         if notice.nodes == before:  # the text has changed, as one that counts down
             return
@@ -125,7 +139,10 @@ class PlannedRestarts:
             text = f"{who}: the host goes{left} ({printable(notice.reason)})"
         CONSOLE.log(_log, logging.WARNING, "%s", text)
         self._run.metrics.events.note("notice", text, notice.nodes[0] if notice.nodes else "")
-        if self._restarts_all and any(map(self._is_needed, self.going)):
+        if any(map(self._is_needed, self.going)):
+            if self._alone and self._asked != self._roster.chief.restarts:
+                self._agreement.abandon()
+                self._asked = self._roster.chief.restarts
             self._agreement.begin()
 
     def _send(self) -> Notice:
@@ -175,7 +192,7 @@ class PlannedRestarts:
         self._more = more
         if not more:
             self._grows_since = 0
-        elif self._grows_since or self._has_servers or not self._restarts_all:
+        elif self._grows_since or self._has_servers or self._alone:
             return
         elif self._run.may_restart(FailureKind.GROWN):
             self._grows_since = self._send().number
@@ -184,17 +201,26 @@ class PlannedRestarts:
     def saved(self, message: CheckpointSaved) -> None:
         """End the attempt if this checkpoint was begun for a restart, and one may follow."""
         self._agreement.end()
-        if not self._restarts_all:
-            return
         going = self.going
         new = [node for node in going if node.host not in self._run.left and self._is_needed(node)]
         leaves = new and message.notice >= self._since and all(node.process.executor for node in going)
-        if leaves and self._run.may_restart(FailureKind.PREEMPTED):  # without an executor the driver's own host goes
-            given = self._given(new[0])
-            self._end(new[0], FailureKind.PREEMPTED, f"its host goes ({printable(given.reason) if given else ''})")
+        given = self._given(new[0]) if new else None
+        why = f"its host goes ({printable(given.reason) if given else ''})"
+        if leaves and self._alone:
+            self._replace(new[0], why)
+        elif leaves and self._run.may_restart(FailureKind.PREEMPTED):  # without an executor the driver's own host goes
+            self._end(new[0], FailureKind.PREEMPTED, why)
         elif not going and 0 < self._grows_since <= message.notice and self._run.may_restart(FailureKind.GROWN):
             workers = "another worker" if self._more == 1 else f"{self._more} more workers"
             self._end(self._roster.chief, FailureKind.GROWN, f"there are slots for {workers}")
+
+    def _replace(self, node: Node, why: str) -> None:
+        """Start a node again alone, which has saved, if that may follow; else it goes on until its host ends."""
+        kind = FailureKind.PREEMPTED
+        decision = decide(self._recovery.state_of(node), Failure(kind.name.lower(), preempted=True))
+        if isinstance(decision, Replace):
+            self._left.add(node.host or "")
+            self._recovery.carry_out(node, Failed(kind, f"{why}, and it has saved"), decision)
 
     def _end(self, node: Node, kind: FailureKind, why: str) -> None:
         who = "the chief has" if self._has_servers else "all workers have"

@@ -28,6 +28,7 @@ from tensorflowonspark.driver.hangs import find_hung
 from tensorflowonspark.driver.joint_work import JointWork
 from tensorflowonspark.driver.monitor import Monitor
 from tensorflowonspark.driver.nodes import Node, NodeState
+from tensorflowonspark.errors import is_planned
 from tensorflowonspark.messages import Failed, Stop
 from tensorflowonspark.terminal import CONSOLE, printable
 from tensorflowonspark.transport import Channel
@@ -190,7 +191,8 @@ class Recovery:
     def _start_again(
         self, node: Node, channel: Channel | None, executor: str, failure: Failed, preempted: bool
     ) -> None:
-        self._note_failure(node, failure)
+        if not is_planned(failure.kind.name.lower()):
+            self._note_failure(node, failure)
         self._start(node, failure, channel, executor, preempted)
 
     def _retire(self, node: Node) -> Channel | None:

@@ -17,7 +17,7 @@ from tensorflowonspark.driver.nodes import Node, NodeState
 from tensorflowonspark.driver.recovery import Recovery
 from tensorflowonspark.driver.spark.backend import Backend
 from tensorflowonspark.driver.spark.jobs import Stage, first_cause
-from tensorflowonspark.errors import ClusterError, SlotsError
+from tensorflowonspark.errors import ClusterError, FailureKind, SlotsError, is_planned
 from tensorflowonspark.messages import Failed
 from tensorflowonspark.task.launch import LaunchPlan
 from tensorflowonspark.terminal import CONSOLE
@@ -77,6 +77,8 @@ class Replacements:
             if delay is None:
                 return
             monitor.wait(lambda: channel not in monitor.roster.former, _END_SECONDS)
+            if failure.kind is FailureKind.PREEMPTED:
+                self._backend.leave_host(executor)
             if channel is not None and channel.is_unanswered:
                 self._backend.give_up_host(executor)
             monitor.wait(lambda: False, delay)
@@ -117,7 +119,8 @@ class Replacements:
         node.used = node.used.add(decision)
         again = node.used.describe("It is", decision, self._config.restarts, ", while the others continue")
         reason = failure.reason.partition("\n")[0]
-        CONSOLE.log(_log, logging.WARNING, "%s on %s failed: %s\n%s", node.role, node.host, reason, again)
+        happened = "was ended" if is_planned(failure.kind.name.lower()) else "failed"
+        CONSOLE.log(_log, logging.WARNING, "%s on %s %s: %s\n%s", node.role, node.host, happened, reason, again)
         return decision.delay
 
     def _fail_start(self, node: Node, restart: int, failure: Failed) -> None:

@@ -58,6 +58,10 @@ class SaveAgreement:
             self._ask()
             self._look_later()
 
+    def abandon(self) -> None:
+        """Forget an agreement with workers that are no more."""
+        self._stage = _Stage.NONE
+
     def end(self) -> None:
         """Note that they have saved."""
         if self._stage is _Stage.DECIDED:

@@ -234,3 +234,45 @@ def test_an_executor_that_spark_decommissions_is_left_after_a_step(spark, tmp_pa
     assert "All nodes are started again (preemption 1 of 1)" in caplog.text
     for one, other in zip(unbroken[-1], broken[-1], strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
+
+
+def count_alone(args, ctx):
+    """Take steps alone until the chief has been started again; it saves when it is to, and goes on there."""
+    import tensorflow as tf
+
+    steps, ended = tf.Variable(0), Path(args["ended"])
+    state, checkpoint = tf.train.Checkpoint(steps=steps), ctx.checkpoint(args["directory"])
+    first = checkpoint.restore(state) if ctx.is_chief else 0
+    for step in range(first + 1, 4000):
+        steps.assign_add(1)
+        time.sleep(0.02)
+        if step == 10 and ctx.is_chief:
+            Path(args["now"]).touch()
+        if checkpoint.is_due():
+            assert ctx.is_chief
+            checkpoint.save(state, step)
+        if ended.exists():
+            break
+        if ctx.is_chief and ctx.attempt and step == first + 10:
+            ended.touch()
+    return ctx.attempt, first, int(steps) - step, checkpoint.latest().step
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+@pytest.mark.masters("standalone")
+def test_a_chief_that_is_started_again_alone_has_saved_before(spark, tmp_path, caplog):
+    args = {name: str(tmp_path / name) for name in ("directory", "now", "ended")}
+    policy = tfos.RestartPolicy(0, max_preemptions=1, scope="node")
+    with (
+        caplog.at_level(logging.WARNING),
+        tfos.Cluster(spark, count_alone, args, num_workers=2, restarts=policy) as cluster,
+    ):
+        give(cluster, Path(args["now"]), lambda _: os.kill(cluster.nodes[0].jvm_pid, signal.SIGPWR))
+        results = cluster.join()
+    (attempt, first, difference, saved), (other_attempt, *_) = results["worker:0"], results["worker:1"]
+    assert (attempt, other_attempt) == (1, 0)
+    assert first == saved > 10
+    assert difference == 0
+    assert "and it has saved" in caplog.text
+    assert "while the others continue (preemption 1 of 1)" in caplog.text

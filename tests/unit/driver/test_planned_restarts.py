@@ -7,8 +7,10 @@ from types import SimpleNamespace
 import pytest
 
 import tensorflowonspark as tfos
+from tensorflowonspark.errors import FailureKind
 from tensorflowonspark.messages import (
     CheckpointSaved,
+    Failed,
     HostNotice,
     Notice,
     SaveDecision,
@@ -122,8 +124,9 @@ def test_an_executor_that_spark_decommissions_is_left_by_spark_itself(caplog):
     assert "All nodes are started again (preemption 1 of 1)" in caplog.text
 
 
+@pytest.mark.parametrize("scope", ["cluster", "node"])
 @pytest.mark.parametrize(("goes", "restarts"), [("0", True), ("1", True), ("2", False)], ids=["ps", "chief", "worker"])
-def test_with_parameter_servers_the_chief_saves_and_a_worker_that_goes_is_done_without(goes, restarts):
+def test_with_parameter_servers_the_chief_saves_and_a_worker_that_goes_is_done_without(goes, restarts, scope):
     class Backend(ScriptedBackend):
         decommissions = True
 
@@ -144,11 +147,79 @@ def test_with_parameter_servers_the_chief_saves_and_a_worker_that_goes_is_done_w
             time.sleep(0.5)
         returns(node.plan.config.attempt)(node)
 
-    with cluster_on(
-        Backend(serves, chief, serves), num_workers=1, num_ps=1, chief=True, restarts=_PREEMPTIONS
-    ) as cluster:
+    policy = tfos.RestartPolicy(0, max_preemptions=1, scope=scope)
+    with cluster_on(Backend(serves, chief, serves), num_workers=1, num_ps=1, chief=True, restarts=policy) as cluster:
         results = cluster.join()
     assert results == {"chief:0": int(restarts)}
+
+
+# ---- where nodes are started again alone
+
+
+def alone(*scripts, goes, **settings):
+    """Run a cluster whose nodes are started again alone, of which Spark decommissions the executor of one."""
+
+    class Backend(ScriptedBackend):
+        decommissions = True
+
+        def find_decommissioned(self, executors):
+            return {each: "it is taken" for each in executors if each == goes}
+
+    backend = Backend(*scripts)
+    return (*run(*scripts, backend=backend, **settings), [list(each.numbers) for each in backend.plans])
+
+
+def goes_on(node):
+    """Train on, and be asked for nothing."""
+    time.sleep(2.0)
+    assert not any(isinstance(each, SaveProposal) for each in node.received)
+    returns((node.plan.config.attempt, []))(node)
+
+
+@pytest.mark.parametrize(
+    ("policy", "attempt"),
+    [({"max_preemptions": 1}, 1), ({"max_preemptions": 0}, 0), ({"causes": ["killed"]}, 0)],
+    ids=["a preemption", "none is left", "not after this"],
+)
+def test_a_chief_that_goes_saves_alone_and_is_started_again_alone(caplog, policy, attempt):
+    policy = tfos.RestartPolicy(**{"max_restarts": 0, "max_preemptions": 1, "scope": "node", **policy})
+    with caplog.at_level(logging.WARNING):
+        results, events, left, plans = alone(worker(), goes_on, goes="0", restarts=policy)
+    assert [each[0] for each in results.values()] == [attempt, 0]
+    assert plans == [[0, 1], [0]][: attempt + 1]
+    assert left == ["0"] * attempt
+    assert [each[:2] for each in events] == [("notice", "worker:0"), ("node_restart", "worker:0")][: attempt + 1]
+    if attempt:
+        assert "worker:0 on here was ended: its host goes (it is taken), and it has saved" in caplog.text
+        assert "started again, while the others continue (preemption 1 of 1)" in caplog.text
+
+
+@pytest.mark.parametrize("kind", [FailureKind.EXECUTOR_LOST, FailureKind.LOST])
+@pytest.mark.parametrize("scope", ["node", "cluster"])
+def test_what_ends_with_a_host_that_goes_was_preempted_though_nobody_has_saved(caplog, kind, scope):
+    """Also where Spark gives no reason. With single nodes the chief is not asked to save for another one."""
+
+    def ends(node):
+        if not node.plan.config.attempt:
+            node.wait_for(Notice)
+            node.send(Failed(kind, "it is gone"))
+        else:
+            returns((node.plan.config.attempt, []))(node)
+
+    def others(node):
+        if scope == "node":
+            goes_on(node)
+        else:
+            if not node.plan.config.attempt:
+                node.wait_for(Stop)
+            returns((node.plan.config.attempt, []))(node)
+
+    policy = tfos.RestartPolicy(0, max_preemptions=1, scope=scope)
+    with caplog.at_level(logging.WARNING):
+        results, _, left, _ = alone(others, ends, goes="1", restarts=policy)
+    assert results["worker:1"][0] == 1
+    assert left == []
+    assert "(preemption 1 of 1)" in caplog.text
 
 
 def test_a_host_that_is_used_again_is_left_once(caplog):

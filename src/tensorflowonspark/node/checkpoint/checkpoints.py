@@ -358,13 +358,14 @@ class Checkpoints:
         """Return whether the program is to save now, since a host goes; for loops, which ask after each step.
 
         All workers that train together get the same answer after the same step, if each asks after each. The restart
-        that follows begins there, without the host (`Context.preemption`). The `callback` asks by itself.
+        that follows begins there, without the host (`Context.preemption`). Where nodes are started again alone
+        (`RestartPolicy.scope`), the chief alone is to save, if its own host goes. The `callback` asks by itself.
 
         Returns
         -------
         bool
             False after all other steps, in the first epoch of ``cluster.train(..., start="first_rows")``, in which none
-            can be saved, and with parameter servers.
+            can be saved, and with parameter servers on all but the chief.
 
         Examples
         --------
