@@ -304,6 +304,17 @@ def test_parts_that_a_worker_could_not_write_end_the_wait(store, checkpoints, tm
     checkpoints._saving._lost = "the test has ended"
 
 
+def test_parts_that_never_come_end_the_wait(store, checkpoints, tmp_path, monkeypatch, caplog):
+    """So that a chief which waits for its last checkpoint meets the worker again that could not write them."""
+    shared(monkeypatch, lambda value: "")
+    monkeypatch.setattr(parts_module, "_PATIENCE_SECONDS", 0.5)
+    store.may_copy.set()
+    checkpoints._saving._is_seen = True
+    checkpoints.save(state_of(1.0), 1)
+    assert checkpoints.latest() is None
+    assert "worker:1 has not written its parts of slow:" in caplog.text
+
+
 @pytest.mark.slow
 def test_a_process_that_is_killed_at_any_moment_leaves_a_whole_one(tmp_path):
     """Four processes, each killed while a checkpoint is written; each resumes at the newest whole one."""

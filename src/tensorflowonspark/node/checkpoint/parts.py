@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 _POLL_SECONDS = 0.2  # between looks for what other workers write
+_PATIENCE_SECONDS = 600.0  # for that, once this worker has written as much
 SAVE = "the checkpoint's save"  # the call in which workers agree, for errors
 
 
@@ -122,12 +123,16 @@ class StateParts:
     def wait_for_all(self, name: str, lost: Callable[[], str]) -> None:
         """Wait until all workers' parts of a checkpoint are there.
 
-        If `lost` says that some are not to come, that is a `CheckpointError`.
+        If `lost` says that some are not to come, that is a `CheckpointError`; so it is if they take very long, since
+        another worker says that it could not write them with the next checkpoint alone, for which it may wait.
         """
-        workers = set(roles()[1])
+        workers, until = set(roles()[1]), time.monotonic() + _PATIENCE_SECONDS
         while missing := self._store.unlisted(name, workers):
             if problem := lost():
                 raise CheckpointError(problem)
+            if time.monotonic() > until:
+                who = f"{', '.join(sorted(missing))} has not written its parts of {self._store.directory}/{name}"
+                raise CheckpointError(f"{who} {_PATIENCE_SECONDS:g} s after this worker")
             _log.debug("%s waits for the parts of %s", name, missing)
             time.sleep(_POLL_SECONDS)
 

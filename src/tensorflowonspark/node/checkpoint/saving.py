@@ -219,9 +219,9 @@ class Saving:
     def clear(self) -> None:
         """Remove all checkpoints, and their copies; only the chief removes them."""
         self.settle()
+        self._writer.forget()
         if self._node.is_chief:
             self._store.clear()
-            self._writer.forget()
             if self._writer.copies is not None:
                 self._writer.copies.clear()
 
