@@ -50,7 +50,7 @@ def checkpoints(store, tmp_path):
     found = Checkpoints(f"slow://{tmp_path}/kept", SavePolicy(max_failures=1), SavingNode("worker:0"))
     yield found
     store.may_copy.set()
-    store.fails = False
+    found._saving._writer.wait()
 
 
 def state_of(value):
@@ -241,6 +241,20 @@ def test_the_last_one_of_a_program_must_be_written(store, checkpoints):
     checkpoints.save(state_of(1.0), 1)
     with pytest.raises(CheckpointError, match="No space left on device"):
         checkpoints.close()
+
+
+@pytest.mark.parametrize("wait", [True, False])
+def test_a_later_one_makes_good_for_what_failed(store, tmp_path, wait):
+    writers = Writers()
+    path, node = f"slow://{tmp_path}/kept", SavingNode("worker:0")
+    store.may_copy.set()
+    store.fails = True
+    Checkpoints(path, SavePolicy(max_failures=1), node, writer=writers.of(path)).save(state_of(1.0), 1)
+    writers.wait()
+    store.fails = False
+    Checkpoints(path, SavePolicy(wait=wait), node, writer=writers.of(path)).save(state_of(2.0), 2)
+    writers.close()
+    assert steps(tmp_path) == [2]
 
 
 def test_a_number_of_failures_that_is_none():

@@ -92,14 +92,17 @@ class Writer:
 
     def write(self, copy: Callable[[], _Result], what: str, max_failures: int, *, at_once: bool) -> _Result | None:
         """Have `copy` write `what`; return its result if it is to be written `at_once`, and else None, before it is."""
+        result: _Result | None
         self.settle(max_failures)
         self.is_new = False
         if at_once and self.copies is None:
-            return self._thread.submit(copy).result()
+            result = self._thread.submit(copy).result()
+            self.forget()
+            return result
         self._running = self._thread.submit(self._copy, copy, what, max_failures)
         if not at_once:
             return None
-        result: _Result | None = self._running.result()
+        result = self._running.result()
         self.settle(max_failures)
         return result
 
