@@ -71,7 +71,7 @@ class ClusterRun:
         self._cancelled = Event()
         self._cancel_error: Exception | None = None
         self._budget = RestartBudget(config)
-        self.left: set[str] = set()  # hosts that go, and for which all nodes were started again
+        self.left: set[str] = set()  # hosts that go, and from which the nodes that had to have gone already
         self._history = FeedHistory()
         self._session: FeedSession | None = None  # the current feed's
         self._attempt = self._next_attempt(config)

@@ -219,7 +219,7 @@ class PlannedRestarts:
         kind = FailureKind.PREEMPTED
         decision = decide(self._recovery.state_of(node), Failure(kind.name.lower(), preempted=True))
         if isinstance(decision, Replace):
-            self._left.add(node.host or "")
+            self._run.left.add(node.host or "")
             self._recovery.carry_out(node, Failed(kind, f"{why}, and it has saved"), decision)
 
     def _end(self, node: Node, kind: FailureKind, why: str) -> None:
