@@ -20,8 +20,8 @@ from tensorflowonspark.columns import (
     summarize,
 )
 from tensorflowonspark.errors import SpecError
+from tensorflowonspark.keras.structure import TensorInfo
 from tensorflowonspark.messages import ColumnSummary
-from tensorflowonspark.ml.inputs import TensorInfo
 from tensorflowonspark.renamed import takes_old_keywords
 
 if TYPE_CHECKING:

@@ -9,7 +9,8 @@ import tensorflow as tf
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.frames.analysis import Field
 from tensorflowonspark.frames.python_functions import Form, named
-from tensorflowonspark.ml.inputs import TensorInfo, exact_cast
+from tensorflowonspark.keras.structure import TensorInfo
+from tensorflowonspark.ml.inputs import exact_cast
 from tensorflowonspark.ml.model_bundle import ModelBundle, zipped
 
 Tensors = Mapping[str, Any]

@@ -6,8 +6,8 @@ from typing import Any
 
 from tensorflowonspark.columns import Ragged
 from tensorflowonspark.keras.inference import inference_call
-from tensorflowonspark.ml.inputs import TensorInfo, held, plain_refusals, to_inputs
-from tensorflowonspark.ml.structure import as_inputs, by_output, input_structure
+from tensorflowonspark.keras.structure import TensorInfo, as_inputs, by_output, input_structure
+from tensorflowonspark.ml.inputs import held, plain_refusals, to_inputs
 
 Call = Callable[[Any], dict[str, Any]]
 

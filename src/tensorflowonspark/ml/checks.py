@@ -10,10 +10,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from tensorflowonspark.errors import SpecError
-from tensorflowonspark.ml.inputs import TensorInfo, are_in_order, input_of_each, require_all
-from tensorflowonspark.ml.model_bundle import loss_of_output, outputs_of
+from tensorflowonspark.keras.structure import TensorInfo, output_paths, outputs_of
+from tensorflowonspark.ml.inputs import are_in_order, input_of_each, require_all
+from tensorflowonspark.ml.model_bundle import loss_of_output
 from tensorflowonspark.ml.serialization import library_of
-from tensorflowonspark.ml.structure import output_paths
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

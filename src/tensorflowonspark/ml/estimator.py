@@ -12,6 +12,7 @@ from tensorflowonspark.declarations import keywords_of, shows
 from tensorflowonspark.driver.feed.feed_settings import Data, FeedSettings
 from tensorflowonspark.driver.run import run
 from tensorflowonspark.errors import FeedError, SpecError
+from tensorflowonspark.keras.structure import inputs_of, output_paths
 from tensorflowonspark.ml.checks import ColumnForm, check_features, forms_of, label_checks
 from tensorflowonspark.ml.code import code_for
 from tensorflowonspark.ml.compilation import check_compilation, check_names
@@ -21,14 +22,13 @@ from tensorflowonspark.ml.inputs import are_in_order, column_shapes, holds_array
 from tensorflowonspark.ml.invalid_rows import without_invalid
 from tensorflowonspark.ml.mlflow import Registration
 from tensorflowonspark.ml.model import KerasModel
-from tensorflowonspark.ml.model_bundle import inputs_of, require_outputs
+from tensorflowonspark.ml.model_bundle import require_outputs
 from tensorflowonspark.ml.node_training import TrainingJob, train
 from tensorflowonspark.ml.params import check_columns
 from tensorflowonspark.ml.persistence import StageReader, StageWriter
 from tensorflowonspark.ml.row_files import written_rows
 from tensorflowonspark.ml.serialization import is_model, serialize
 from tensorflowonspark.ml.spark_adapt import adapted
-from tensorflowonspark.ml.structure import output_paths
 from tensorflowonspark.ml.training_params import EstimatorSettings, TrainingParams
 from tensorflowonspark.settings import with_groups
 from tensorflowonspark.terminal import in_notebook

@@ -8,8 +8,9 @@ from typing import Any
 
 from tensorflowonspark import storage
 from tensorflowonspark.errors import SpecError
+from tensorflowonspark.keras.structure import tensor_info
 from tensorflowonspark.ml.code import code_for
-from tensorflowonspark.ml.model_bundle import MODEL_FILE, SAVED_FILES, ModelBundle, described, tensor_info, zipped
+from tensorflowonspark.ml.model_bundle import MODEL_FILE, SAVED_FILES, ModelBundle, described, zipped
 from tensorflowonspark.ml.outputs import OutputInfo
 from tensorflowonspark.ml.refusal import check_code
 from tensorflowonspark.ml.serialization import bundle_of_file, load_model

@@ -2,31 +2,18 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from tensorflowonspark.errors import FeedError, SpecError
+from tensorflowonspark.keras.structure import TensorInfo
 
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType
 
 
 _PARAMS = {"inputs": "featuresCols", "outputs": "labelCols"}
-
-
-@dataclass(frozen=True)
-class TensorInfo:
-    """The name, shape and dtype of a model's tensor; the shape is one row's, with None for a size that varies."""
-
-    name: str
-    shape: tuple[int | None, ...]
-    dtype: str
-
-    @property
-    def is_fixed(self) -> bool:
-        """Whether all rows have the same known shape."""
-        return None not in self.shape
 
 
 def column_shapes(

@@ -14,11 +14,12 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from tensorflowonspark.columns import arrow_type, check_schema, natural_type, to_batch
 from tensorflowonspark.declarations import shows
 from tensorflowonspark.errors import SpecError
+from tensorflowonspark.keras.structure import TensorInfo
 from tensorflowonspark.ml.code import WithCode, code_for, pickled
 from tensorflowonspark.ml.distribution import distribute, loaded_here
 from tensorflowonspark.ml.features import TakenColumns, call_in_pieces, features_of
 from tensorflowonspark.ml.fetching import fetch_keras_model, fetch_saved_model
-from tensorflowonspark.ml.inputs import TensorInfo, check_dtypes, column_shapes, holds_arrays
+from tensorflowonspark.ml.inputs import check_dtypes, column_shapes, holds_arrays
 from tensorflowonspark.ml.model_bundle import ModelBundle, described
 from tensorflowonspark.ml.outputs import (
     Columns,

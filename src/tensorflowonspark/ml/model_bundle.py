@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tensorflowonspark.errors import SpecError
+from tensorflowonspark.keras.structure import Path as TensorPath
+from tensorflowonspark.keras.structure import TensorInfo, at, inputs_of, output_paths, output_structure, tensor_info
 from tensorflowonspark.ml.code import LIBRARIES, Code
-from tensorflowonspark.ml.inputs import TensorInfo
 from tensorflowonspark.ml.outputs import Meaning, OutputInfo, meaning_of
 from tensorflowonspark.ml.refusal import check_code
-from tensorflowonspark.ml.structure import Path as TensorPath
-from tensorflowonspark.ml.structure import at, input_paths, input_structure, output_paths, output_structure
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -110,20 +109,6 @@ def require_outputs(model: Any) -> None:
         )
 
 
-def inputs_of(model: Any) -> list[TensorInfo]:
-    """Return the inputs of a Keras model, in order; none if they are unknown, as before its first call."""
-    if not getattr(model, "built", True):
-        return []
-    structure = input_structure(model)
-    return [tensor_info(name, at(structure, path)) for name, path in input_paths(model).items()]
-
-
-def outputs_of(model: Any) -> dict[str, TensorInfo]:
-    """Return the outputs of a Keras model by name; none if they are unknown, as before its first call."""
-    structure = output_structure(model)
-    return {name: tensor_info(name, at(structure, path)) for name, path in output_paths(model).items()}
-
-
 def loss_of_output(loss: Any, name: str, path: TensorPath, place: int) -> Any:
     """Return the loss of one output, by its name, the way to it, and its place among the outputs.
 
@@ -144,18 +129,6 @@ def _activation(model: Any, tensor: Any) -> str:
     layer = history[0] if history else model.layers[-1]
     function = getattr(layer, "activation", None)
     return str(getattr(function, "__name__", "")) if function is not None else type(layer).__name__.lower()
-
-
-def tensor_info(name: str, tensor: Any) -> TensorInfo:
-    """Return the description of one row of a tensor, whose first dimension is the batch's.
-
-    Raises SpecError if the number of its dimensions is unknown.
-    """
-    if getattr(tensor.shape, "rank", 0) is None:
-        raise SpecError(f"the number of dimensions of the tensor {name!r} is unknown: declare it (tf.ensure_shape)")
-    shape = tuple(None if size is None else int(size) for size in tuple(tensor.shape)[1:])
-    dtype = getattr(tensor.dtype, "name", None) or str(tensor.dtype)
-    return TensorInfo(name, shape, dtype)
 
 
 def _layers(model: Any) -> dict[str, TensorInfo]:

@@ -14,16 +14,16 @@ from tensorflowonspark.errors import FeedError, SpecError
 from tensorflowonspark.keras.hooks import keras_backend
 from tensorflowonspark.keras.jax.saving_alone import inference_function, whole_model
 from tensorflowonspark.keras.preprocessing import family_of
+from tensorflowonspark.keras.structure import as_inputs, as_outputs, inputs_of, output_paths
 from tensorflowonspark.ml.checks import LabelCheck, check_features, checked_labels, forms_of_tensors, label_checks
 from tensorflowonspark.ml.code import Code
 from tensorflowonspark.ml.compilation import check_compilation
 from tensorflowonspark.ml.inputs import are_in_order, check_dtypes, column_shapes, held, plain_refusals, to_inputs
-from tensorflowonspark.ml.model_bundle import ModelBundle, described, inputs_of, require_outputs
+from tensorflowonspark.ml.model_bundle import ModelBundle, described, require_outputs
 from tensorflowonspark.ml.nans import NanRows
 from tensorflowonspark.ml.preprocessing_layers import model_up_to, unadapted_layers
 from tensorflowonspark.ml.row_files import RowFiles
 from tensorflowonspark.ml.serialization import deserialize, is_model, library_of, serialize_model
-from tensorflowonspark.ml.structure import as_inputs, as_outputs, output_paths
 from tensorflowonspark.node.tracebacks import reported_as
 from tensorflowonspark.run_manifest import Record
 

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tensorflowonspark.errors import SpecError
-from tensorflowonspark.ml.inputs import TensorInfo
+from tensorflowonspark.keras.structure import TensorInfo
 
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType

@@ -5,10 +5,9 @@ from importlib import import_module
 from typing import Any
 
 from tensorflowonspark.keras.preprocessing import family_of, is_adapted
+from tensorflowonspark.keras.structure import at, input_paths, input_structure, inputs_of
 from tensorflowonspark.keras.sublayers import direct_sublayers
-from tensorflowonspark.ml.model_bundle import inputs_of
 from tensorflowonspark.ml.serialization import is_model, library_of
-from tensorflowonspark.ml.structure import at, input_paths, input_structure
 
 
 def adaptable_layers(model: Any) -> list[Any]:

@@ -17,9 +17,9 @@ import pyarrow as pa
 from tensorflowonspark.columns import flat_columns, to_batch
 from tensorflowonspark.columns.layout import is_list, is_vector
 from tensorflowonspark.errors import FeedError, SpecError
+from tensorflowonspark.keras.structure import TensorInfo
 from tensorflowonspark.ml.calls import Call, function_call, keras_call, saved_model_call
 from tensorflowonspark.ml.features import TakenColumns, call_in_pieces, features_of
-from tensorflowonspark.ml.inputs import TensorInfo
 from tensorflowonspark.ml.outputs import OutputGroups, result_values
 from tensorflowonspark.ml.taken_types import batch_of
 

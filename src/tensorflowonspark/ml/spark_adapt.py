@@ -27,9 +27,9 @@ from tensorflowonspark.keras.preprocessing import (
     set_moments,
     set_tokens,
 )
+from tensorflowonspark.keras.structure import inputs_of
 from tensorflowonspark.ml.features import TakenColumns
 from tensorflowonspark.ml.inputs import input_of_each
-from tensorflowonspark.ml.model_bundle import inputs_of
 from tensorflowonspark.ml.params import check_columns
 from tensorflowonspark.ml.preprocessing_layers import (
     adaptable_layers,

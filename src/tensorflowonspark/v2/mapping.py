@@ -9,8 +9,8 @@ from pyspark.sql.types import ArrayType, BinaryType, DataType, StringType, Struc
 
 from tensorflowonspark.columns import check_schema, quoted, require_frame, select
 from tensorflowonspark.errors import SpecError
+from tensorflowonspark.keras.structure import TensorInfo
 from tensorflowonspark.ml.features import TakenColumns
-from tensorflowonspark.ml.inputs import TensorInfo
 from tensorflowonspark.ml.outputs import Columns, OutputGroups, OutputInfo, spark_type
 
 if TYPE_CHECKING:

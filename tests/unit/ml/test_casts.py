@@ -15,7 +15,8 @@ import tensorflow as tf
 
 from tensorflowonspark.columns import to_batch
 from tensorflowonspark.errors import FeedError, SpecError
-from tensorflowonspark.ml.inputs import TensorInfo, column_shapes, held, to_inputs
+from tensorflowonspark.keras.structure import TensorInfo
+from tensorflowonspark.ml.inputs import column_shapes, held, to_inputs
 
 INTEGERS = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"]
 FLOATS = ["float16", "float32", "float64"]

@@ -11,6 +11,7 @@ from pyspark.ml.linalg import VectorUDT
 from pyspark.sql.types import ArrayType, BooleanType, DoubleType, IntegerType, StringType, StructField, StructType
 
 import tensorflowonspark as tfos
+from tensorflowonspark.keras.structure import TensorInfo
 from tensorflowonspark.ml.checks import (
     ColumnForm,
     LabelCheck,
@@ -21,7 +22,7 @@ from tensorflowonspark.ml.checks import (
     label_checks,
 )
 from tensorflowonspark.ml.compilation import check_compilation, check_names
-from tensorflowonspark.ml.inputs import TensorInfo, plain_refusals
+from tensorflowonspark.ml.inputs import plain_refusals
 from tensorflowonspark.ml.nans import NanRows
 from tests.support.structured import structured
 

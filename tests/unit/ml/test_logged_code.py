@@ -15,8 +15,8 @@ from pyspark.ml.linalg import VectorUDT
 import tensorflowonspark as tfos
 import tensorflowonspark.ml.mlflow as flavor
 from tensorflowonspark.columns import arrow_type
+from tensorflowonspark.keras.structure import TensorInfo
 from tensorflowonspark.ml.features import TakenColumns
-from tensorflowonspark.ml.inputs import TensorInfo
 from tensorflowonspark.ml.logged_code import own_code, users_code
 from tensorflowonspark.ml.outputs import Columns, Meaning, OutputInfo
 from tensorflowonspark.ml.served import FILE, Served

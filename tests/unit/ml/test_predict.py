@@ -10,10 +10,10 @@ from pyspark.sql import Row
 
 import tensorflowonspark as tfos
 from tensorflowonspark.columns import to_batch
+from tensorflowonspark.keras.structure import TensorInfo
 from tensorflowonspark.ml import KerasModel
 from tensorflowonspark.ml.calls import _by_name
 from tensorflowonspark.ml.features import TakenColumns, call_in_pieces, features_of
-from tensorflowonspark.ml.inputs import TensorInfo
 from tensorflowonspark.ml.outputs import Columns, Meaning, OutputInfo, meaning_of, result_types
 
 LENGTHS = np.array([1, 2, 2, 0, 3, 3, 3])

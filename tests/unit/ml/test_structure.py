@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 
 import tensorflowonspark as tfos
+from tensorflowonspark.keras.structure import as_inputs, as_outputs, input_paths, output_paths
 from tensorflowonspark.ml import KerasEstimator, KerasModel
 from tensorflowonspark.ml.distribution import load_call
 from tensorflowonspark.ml.inputs import input_of_each
 from tensorflowonspark.ml.preprocessing_layers import input_names
-from tensorflowonspark.ml.structure import as_inputs, as_outputs, input_paths, output_paths
 from tests.support.structured import structured
 
 pytestmark = pytest.mark.timeout(120)

@@ -1,4 +1,4 @@
-"""Names for the inputs and outputs of a Keras model, and values by these names in the structure that the model has.
+"""Names and forms of the inputs and outputs of a Keras model, and values by name in the structure that the model has.
 
 A tensor in a list has the name of its layer, and one in a dict its key. One below has the keys and places on the way to
 it, joined by ``_``: those of ``{"a": x, "b": [y, z]}`` are ``a``, ``b_0`` and ``b_1``.
@@ -6,11 +6,26 @@ it, joined by ``_``: those of ``{"a": x, "b": [y, z]}`` are ``a``, ``b_0`` and `
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 from tensorflowonspark.errors import SpecError
 
 Path = tuple[Any, ...]  # keys and places on the way to a tensor
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """The name, shape and dtype of a model's tensor; the shape is one row's, with None for a size that varies."""
+
+    name: str
+    shape: tuple[int | None, ...]
+    dtype: str
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether all rows have the same known shape."""
+        return None not in self.shape
 
 
 def leaves(structure: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
@@ -61,6 +76,32 @@ def at(structure: Any, path: Path) -> Any:
     for key in path:
         structure = structure[key]
     return structure
+
+
+def inputs_of(model: Any) -> list[TensorInfo]:
+    """Return the inputs of a Keras model, in order; none if they are unknown, as before its first call."""
+    if not getattr(model, "built", True):
+        return []
+    structure = input_structure(model)
+    return [tensor_info(name, at(structure, path)) for name, path in input_paths(model).items()]
+
+
+def outputs_of(model: Any) -> dict[str, TensorInfo]:
+    """Return the outputs of a Keras model by name; none if they are unknown, as before its first call."""
+    structure = output_structure(model)
+    return {name: tensor_info(name, at(structure, path)) for name, path in output_paths(model).items()}
+
+
+def tensor_info(name: str, tensor: Any) -> TensorInfo:
+    """Return the description of one row of a tensor, whose first dimension is the batch's.
+
+    Raises SpecError if the number of its dimensions is unknown.
+    """
+    if getattr(tensor.shape, "rank", 0) is None:
+        raise SpecError(f"the number of dimensions of the tensor {name!r} is unknown: declare it (tf.ensure_shape)")
+    shape = tuple(None if size is None else int(size) for size in tuple(tensor.shape)[1:])
+    dtype = getattr(tensor.dtype, "name", None) or str(tensor.dtype)
+    return TensorInfo(name, shape, dtype)
 
 
 def as_inputs(model: Any, values: Any) -> Any:
