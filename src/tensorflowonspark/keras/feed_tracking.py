@@ -32,11 +32,16 @@ class RowCounts:
         self.fed = 0  # training rows, of complete passes
         self.padded = False  # whether a feed has filled up any batch
         self.data_path = DataPath.UNKNOWN  # of the dataset that was distributed last
+        self.first_features: Any = None  # of the first rows of the latest pass, as the feed hands them out
         self._at_fit = 0
 
     def add(self, rows: int) -> None:
         """Count the rows of a pass over a feed."""
         self.fed += rows
+
+    def note_first(self, features: Any) -> None:
+        """Note the features of the first rows of a pass."""
+        self.first_features = features
 
     def note_padding(self) -> None:
         """Note that a feed has filled up a batch."""

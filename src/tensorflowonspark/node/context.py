@@ -11,11 +11,11 @@ import wrapt
 from tensorflowonspark import storage
 from tensorflowonspark.config import ClusterSpec, Job, Role
 from tensorflowonspark.errors import ClusterError, FeedError, SpecError
+from tensorflowonspark.exports.writing import divided_layers
 from tensorflowonspark.keras.hooks import keras_backend
 from tensorflowonspark.keras.inference import inference_call
 from tensorflowonspark.keras.jax.saving_alone import inference_function
 from tensorflowonspark.messages import InferenceReady, Member, Serving
-from tensorflowonspark.node.checkpoint.export import divided_layers
 from tensorflowonspark.node.checkpoint.writer import Writers
 from tensorflowonspark.node.driver_link import Link
 from tensorflowonspark.node.feed.feed import Feed

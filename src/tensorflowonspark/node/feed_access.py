@@ -43,6 +43,7 @@ KERAS = Observer(
     note_read=report_read,
     note_padding=row_counts.note_padding,
     note_rows=row_counts.add,
+    note_first=row_counts.note_first,
     of_feed=of_feed,
 )
 

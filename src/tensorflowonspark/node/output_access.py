@@ -1,6 +1,6 @@
 """What a node's program writes: exports, checkpoints, logs and metrics."""
 
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from numbers import Integral
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
@@ -8,12 +8,15 @@ from typing import Any, Literal
 from tensorflowonspark import storage
 from tensorflowonspark.config import ClusterSpec, Job, Role
 from tensorflowonspark.errors import ClusterError, SpecError
+from tensorflowonspark.exports.formats import format_of
+from tensorflowonspark.exports.versions import numbered
+from tensorflowonspark.exports.writing import comparison, export, require_writable, write_as
+from tensorflowonspark.keras.feed_tracking import row_counts
 from tensorflowonspark.node.checkpoint.best import BestMetric
 from tensorflowonspark.node.checkpoint.checkpoints import Checkpoints
 from tensorflowonspark.node.checkpoint.copies import Copies
 from tensorflowonspark.node.checkpoint.evaluator import Evaluator, EvaluatorNode, StopCriterion, evaluation_of
 from tensorflowonspark.node.checkpoint.evaluator_state import EvaluatorState
-from tensorflowonspark.node.checkpoint.export import export
 from tensorflowonspark.node.checkpoint.position import ResumePosition
 from tensorflowonspark.node.checkpoint.saving import SavingNode
 from tensorflowonspark.node.checkpoint.writer import SavePolicy, Writers
@@ -77,7 +80,16 @@ class OutputAccess:
             raise SpecError(f"ctx.report: epoch={epoch!r}: expected a number from 0 on")
         self._meter.report(check_metrics(metrics), None if epoch is None else int(epoch))
 
-    def export(self, model: Any, path: str) -> None:
+    def export(
+        self,
+        model: Any,
+        path: str,
+        *,
+        format: str | None = None,  # noqa: A002 - as in Keras
+        version: "int | Literal['next'] | None" = None,
+        check_rows: Any = None,
+        tolerance: float = 1e-3,
+    ) -> str:
         """Write a trained model to a directory or file, on any file system; the chief writes, the others return.
 
         Call it on all workers: to save a model that is not of Keras 3, TensorFlow reads some variables from all of
@@ -88,12 +100,34 @@ class OutputAccess:
         model : keras.Model, tf_keras.Model or tf.Module
             The model.
         path : str
-            A path, or a URL of any file system that fsspec knows. With the ending ``.keras`` or ``.h5`` the model
-            becomes one file in Keras's own format, and otherwise a SavedModel's directory. An existing file or
-            directory is replaced, when the new model is complete.
+            A path, or a URL of any file system that fsspec knows. An existing file or directory is replaced, when the
+            new model is complete.
+        format : {"keras", "h5", "weights", "tf_saved_model", "onnx", "litert", "openvino"}, optional
+            By default the one that the path ends in: ``.keras``, ``.h5``, ``.weights.h5``, ``.onnx`` or ``.tflite``
+            (LiteRT), and without such an ending a SavedModel's directory. OpenVINO's is a directory, too. The last
+            three are of models of Keras 3, and need the extra of their name; LiteRT's and OpenVINO's are written on
+            TensorFlow.
+        version : int or "next", optional
+            With it the model is in a numbered directory of `path`, as TensorFlow Serving and Triton watch it:
+            ``model/7``, or ``model/7/model.onnx`` of a format with a file. ``"next"`` is one more than the highest
+            number there, also beside other trainings that export.
+        check_rows : int or arrays, optional
+            With how many of the first rows that the program took from its feed, or with which rows as the model takes
+            them, the export is compared with the model before it can be seen, each format in its own runtime. By
+            default 32 for ONNX, LiteRT and OpenVINO, which compute a model with operations of their own, and none for
+            others.
+        tolerance : float
+            How much a result may differ, in parts of the largest value of its output.
+
+        Returns
+        -------
+        str
+            The path of what was written, with its number; on workers that do not write `path`.
 
         Raises
         ------
+        SpecError
+            If there is no such format, it can't express the model or gives other results, or the version exists.
         StorageError
             If the path can't be written.
 
@@ -101,11 +135,23 @@ class OutputAccess:
         --------
         >>> import keras
         >>> model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
-        >>> ctx.export(model, f"{directory}/model.keras")
+        >>> ctx.export(model, f"{directory}/model.keras") == f"{directory}/model.keras"
+        True
         >>> keras.models.load_model(f"{directory}/model.keras").output_shape
         (None, 1)
+        >>> ctx.export(model, f"{directory}/served", version="next").rpartition("/")[2]
+        '1'
         """
-        export(model, path, self.is_chief, self.scratch, manifest=self._record.write)
+        to = format_of(path, format, numbered=version is not None)
+        require_writable(model, to, check_rows, is_numbered=version is not None)
+        if not self.is_chief:
+            export(model, path, False, self.scratch)
+            return path
+        compare = comparison(check_rows, to, row_counts.first_features, tolerance)
+        write = write_as(to, compare, in_directory=version is not None)
+        with numbered(path, version) if version is not None else nullcontext(path) as target:
+            export(model, target, True, self.scratch, write, self._record.write)
+        return target
 
     def checkpoint(
         self,

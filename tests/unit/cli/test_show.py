@@ -10,7 +10,7 @@ import pytest
 from tensorflowonspark.cli import main
 from tensorflowonspark.driver.dashboard.page import save_report
 from tensorflowonspark.driver.metrics.metrics_store import MetricsStore
-from tensorflowonspark.node.checkpoint.export import export
+from tensorflowonspark.exports.writing import export
 from tensorflowonspark.node.checkpoint.store import CheckpointStore
 from tensorflowonspark.run_manifest import FORMAT
 

@@ -10,10 +10,10 @@ import pytest
 import tensorflow as tf
 
 import tensorflowonspark as tfos
+from tensorflowonspark.exports.writing import export
 from tensorflowonspark.keras.embedding.row_optimizers import row_optimizer
 from tensorflowonspark.keras.embedding.table import Table, initial_rows
 from tensorflowonspark.keras.embedding.table_parts import read_parts, written_parts
-from tensorflowonspark.node.checkpoint.export import export
 
 RNG = np.random.default_rng(5)
 ROWS = RNG.normal(size=(50, 4)).astype("f4")

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tensorflowonspark.exports.writing import export
 from tensorflowonspark.keras import hooks, saving
-from tensorflowonspark.node.checkpoint.export import export
 
 
 @pytest.fixture(params=["keras", "tf_keras"])

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from typing import Any
 
 import numpy as np
 
@@ -15,6 +16,8 @@ from tensorflowonspark.node.feed.shard import Allocate
 from tensorflowonspark.node.feed.share_rows import ShareRows
 from tensorflowonspark.node.feed.step_orders import StepOrder
 from tensorflowonspark.node.feed.taken import order_seed
+
+NOTED_ROWS = 32  # at the begin of a pass: with them an export is compared with the model
 
 
 class Passes:
@@ -45,6 +48,7 @@ class Passes:
         self._on_epoch_end = on_epoch_end
         self._on_begin = on_begin
         self._current: Pass | None = None
+        self._noted: Pass | None = None  # of which others have the first rows
         if not self.arrive:
             self.cursor.all_rows()
 
@@ -151,9 +155,20 @@ class Passes:
             if real < len(batch[1]):
                 self.observer.note_padding()
             self._share.report(Progress(current.epoch, current.step, current.steps, current.rows_before))
+            if self._share.is_training and current is not self._noted:
+                self._noted = current
+                self.observer.note_first(self._first_features(batch))
             if current.step == current.steps:
                 self.cursor.next = current.epoch + 1, 0
         return real_rows(batch) if real_only else batch
+
+    def _first_features(self, batch: Batch) -> Any:
+        """Return a copy of the features of a batch's first real rows; None if rows have no common shape."""
+        if any(kind.ragged for kind in self.selection.kinds.values()):
+            return None
+        values, real = batch
+        rows = min(NOTED_ROWS, int(np.count_nonzero(real)))  # padding comes last
+        return self.selection.pick_features({name: np.array(each[:rows]) for name, each in values.items()})
 
     def _end_of_stream(self) -> None:
         assert self._share.stream is not None

@@ -4,7 +4,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from tensorflowonspark import storage
-from tensorflowonspark.node.checkpoint.export import export, is_of, save
+from tensorflowonspark.exports.writing import export, is_of, save
 from tensorflowonspark.supervisor.host import local_directory
 from tensorflowonspark.v2.deprecation import warn_deprecated
 

@@ -1,0 +1,1 @@
+"""Export of trained models: in which format, under which number, and whether they compute what the model does."""
