@@ -13,7 +13,6 @@ from contextlib import closing, suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import cloudpickle
 
@@ -29,19 +28,19 @@ _VARIABLES = {"KERAS_BACKEND": "tensorflow", "CUDA_VISIBLE_DEVICES": "", "TF_CPP
 
 
 def write_on_tensorflow(
-    model: Any, path: str, to: ExportFormat, served: Callable[..., ServedModel], rows: Any, *, compares: bool
+    made: ServedModel, path: str, to: ExportFormat, served: Callable[..., ServedModel], *, compares: bool
 ) -> Arrays:
-    """Write a model to a local path in a format that is converted; return what that gives for the rows, if it is asked.
+    """Write a model to a local path; return what the export gives for its rows, if that is asked for.
 
-    `served` makes of the model and of rows what is converted. Raises SpecError as the conversion does in this process,
-    or if the model can't be read on TensorFlow.
+    `served` makes there of a model and of rows what this one is here. Raises SpecError as the conversion does in this
+    process, or if the model can't be read on TensorFlow.
     """
     import keras
 
     with TemporaryDirectory(prefix="tfos-", dir=Path(path).parent) as scratch:
-        model.save(f"{scratch}/{_MODEL}")
-        objects = keras.saving.get_custom_objects()
-        job = cloudpickle.dumps((served, rows, path, to, compares, f"{scratch}/{_MODEL}", objects))
+        file, objects = f"{scratch}/{_MODEL}", {**keras.saving.get_custom_objects(), **made.objects}
+        made.model.save(file)
+        job = cloudpickle.dumps((served, made.rows, path, to, compares, file, objects))
         paths = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}  # Spark has added some
         process, pipe = processes.start(
             __name__, {**os.environ, **paths, **_VARIABLES}, orphan_timeout=_STOPPED_SECONDS
@@ -68,8 +67,8 @@ def _main(pipe: Connection) -> None:
         except Exception as error:  # of the user's own code
             text = " ".join(str(error).split())[-300:]  # Keras begins with the configuration
             raise SpecError(
-                f"format={to.name!r} is written on TensorFlow, where Keras can't read this model (... {text}). A class of "
-                "your own needs a get_config and keras.saving.register_keras_serializable, and layers compute with "
+                f"format={to.name!r} is written on TensorFlow, where Keras can't read this model (... {text}). A class "
+                "of your own needs a get_config and keras.saving.register_keras_serializable, and layers compute with "
                 "keras.ops"
             ) from error
         made = served(model, rows=rows)

@@ -15,7 +15,8 @@ import numpy as np
 
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.exports.formats import OPENVINO_FILE, ExportFormat
-from tensorflowonspark.keras.saving import inference_call, outside_scope
+from tensorflowonspark.keras.inference import inference_call
+from tensorflowonspark.keras.saving import outside_scope
 from tensorflowonspark.keras.structure import TensorInfo, as_inputs, inputs_of, leaves
 
 Named = dict[str, Any]  # tensors or arrays by name
@@ -25,7 +26,8 @@ class ServedModel:
     """A Keras model with the names of its inputs and outputs.
 
     The inputs are those that the model declares; of a class of models with a ``call`` of its own those of some rows, as
-    it takes them. `call` is by default the model's own, as ``predict`` calls it.
+    it takes them. `call` is by default the model's own, as ``predict`` calls it; `reference` gives the results that it
+    is to have; and `objects` are the user's own classes and functions that Keras needs to read it from a file.
     """
 
     def __init__(
@@ -35,6 +37,8 @@ class ServedModel:
         call: Callable[[Named], Named] | None = None,
         *,
         rows: Any = None,
+        reference: Callable[[Named], Named] | None = None,
+        objects: Mapping[str, Any] | None = None,
     ) -> None:
         self.model = model
         self.rows = None if rows is None else _named(rows, [each.name for each in inputs or inputs_of(model)])
@@ -44,7 +48,10 @@ class ServedModel:
                 f"the inputs of {type(model).__name__}, which has a call of its own, are not known: give some rows as "
                 "the model takes them (check_rows=features)"
             )
+        self.is_wrapped = call is not None  # so that Keras's own export of the model would take and give other names
         self._call = call or self._of_model
+        self._reference = reference
+        self.objects = dict(objects or {})
         self._predict = inference_call(model)
 
     def _of_model(self, values: Named) -> Named:
@@ -73,6 +80,8 @@ class ServedModel:
         """Return what the model itself gives for the rows."""
         import keras
 
+        if self._reference is not None:
+            return self._reference(self.row_values())
         tensors = {each.name: keras.ops.convert_to_tensor(self._row_values(each)) for each in self.inputs}
         with outside_scope():
             return {name: keras.ops.convert_to_numpy(each) for name, each in self._call(tensors).items()}
@@ -96,7 +105,7 @@ class ServedModel:
             each.name: keras.InputSpec(shape=(None, *each.shape), dtype=each.dtype, name=each.name)
             for each in self.inputs
         }
-        target = path if to.ending else f"{path}/{OPENVINO_FILE}"
+        target = f"{path}/{OPENVINO_FILE}" if to.name == "openvino" else path
         Path(target).parent.mkdir(parents=True, exist_ok=True)
         with _quiet(), outside_scope():
             try:
@@ -130,7 +139,7 @@ def _keras_model(model: Any, call: Callable[[Named], Named]) -> Any:
 
     class Served(keras.Model):
         def __init__(self) -> None:
-            super().__init__(name="served")
+            super().__init__(name="served", autocast=False)  # it takes what its inputs declare
             self.model = model
             self.built = True  # it has nothing of its own to build
 

@@ -41,6 +41,9 @@ class Comparison:
     tolerance: float
 
 
+NOT_COMPARED = Comparison(None, is_asked=False, tolerance=0.0)
+
+
 def comparison(check_rows: Any, to: ExportFormat, seen: Any, tolerance: float) -> Comparison:
     """Return with which rows a format is compared: a number of those that the program has seen, or those given.
 
@@ -126,7 +129,7 @@ def write_as(
         if in_directory and to.ending:
             Path(path).mkdir()
             path = f"{path}/{_FILE}{to.ending}"
-        if to.is_converted or compare.rows is not None:
+        if to.is_converted or compare.rows is not None or served is not ServedModel:
             _write_served(model, path, to, compare, served)
         else:
             save(model, path)
@@ -140,9 +143,10 @@ def _write_served(
     made = served(model, rows=compare.rows)
     compares = compare.rows is not None and _can_compare(made, to, compare)
     found: Arrays = {}
-    if to.is_converted and keras_backend() != "tensorflow":
-        found = write_on_tensorflow(model, path, to, served, compare.rows, compares=compares)
-    elif to.is_converted:
+    is_served = to.is_converted or (made.is_wrapped and to is SAVED_MODEL)
+    if is_served and keras_backend() != "tensorflow":
+        found = write_on_tensorflow(made, path, to, served, compares=compares)
+    elif is_served:
         made.write(path, to)
     else:
         save(model, path)
@@ -151,7 +155,8 @@ def _write_served(
     if to.name in ("keras", "h5"):
         import keras
 
-        found = served(keras.models.load_model(path, compile=False), rows=compare.rows).results()
+        with keras.saving.custom_object_scope(made.objects):
+            found = served(keras.models.load_model(path, compile=False), rows=compare.rows).results()
     found = found or apply(path, to, made.row_values())
     difference = require_equal(made.results(), found, compare.tolerance, f"format={to.name!r}: the export")
     _log.info("the export (%s) gives what the model gives: largest difference %.3g", to.name, difference)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import cloudpickle
 import pyarrow as pa
@@ -17,6 +17,7 @@ from tensorflowonspark.errors import SpecError
 from tensorflowonspark.keras.structure import TensorInfo
 from tensorflowonspark.ml.code import WithCode, code_for, pickled
 from tensorflowonspark.ml.distribution import distribute, loaded_here
+from tensorflowonspark.ml.exporting import RowSource, Target, export_stage
 from tensorflowonspark.ml.features import TakenColumns, call_in_pieces, features_of
 from tensorflowonspark.ml.fetching import fetch_keras_model, fetch_saved_model
 from tensorflowonspark.ml.inputs import check_dtypes, column_shapes, holds_arrays
@@ -427,6 +428,72 @@ class KerasModel(ModelParams, Model, MLReadable["KerasModel"], MLWritable):
         other._given_bundle, other._layers = self._given_bundle, self._layers
         other.history, other._manifest = dict(self.history), self._manifest
         return other
+
+    def export(
+        self,
+        path: str,
+        rows: "DataFrame",
+        *,
+        format: str | None = None,  # noqa: A002 - as in Keras
+        version: "int | Literal['next'] | None" = None,
+        check_rows: int = 32,
+        tolerance: float = 1e-3,
+    ) -> str:
+        """Write the model for use without Spark, in a directory or file on any file system.
+
+        As a SavedModel and in the formats of other libraries it takes the feature columns by name, with the types and
+        shapes of the rows, and gives the model's own outputs by name. In Keras's formats it is as it was trained.
+
+        Parameters
+        ----------
+        path : str
+            A path, or a URL of any file system. What is there is replaced, when the new model is complete.
+        rows : DataFrame
+            Rows with the feature columns, as for ``transform``.
+        format : str, optional
+            As for ``ctx.export``: by default the one that the path ends in.
+        version : int or "next", optional
+            With it the model is in a numbered directory of `path`.
+        check_rows : int
+            For how many of the rows the export is compared with what ``transform`` gives, before it can be seen; rows
+            whose arrays are as long as those of the first one.
+        tolerance : float
+            How much a result may differ, in parts of the largest value of its output.
+
+        Returns
+        -------
+        str
+            The path of what was written, with its number.
+
+        Raises
+        ------
+        SpecError
+            If there is no such format, it can't express the model or gives other results, the version exists, or the
+            rows do not fit.
+        StorageError
+            If the path can't be written.
+
+        Examples
+        --------
+        >>> import keras, tempfile
+        >>> import tensorflow as tf
+        >>> df = spark.createDataFrame([(1.0, 2.0), (3.0, 4.0)], "a float, b float")
+        >>> network = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+        >>> stage = KerasModel.from_keras(network, featuresCols=["a", "b"])
+        >>> with tempfile.TemporaryDirectory() as directory:
+        ...     path = stage.export(f"{directory}/served", df, version="next")
+        ...     signature = tf.saved_model.load(path).signatures["serving_default"]
+        >>> sorted(signature.structured_input_signature[1]), list(signature.structured_outputs)
+        (['a', 'b'], ['output_0'])
+        """
+        bundle = self._complete_bundle
+        if bundle.kind != "keras" or self._layers:
+            held = "outputs of layers" if self._layers else f"a model of the kind {bundle.kind!r}"
+            raise SpecError(f"export: a stage with {held} can't be written in other formats, as one of Keras 3 can")
+        check_columns(rows, self._feature_columns)
+        source = RowSource(rows, self._taken_columns(rows.schema))
+        to = Target(path, format, version, check_rows, tolerance)
+        return export_stage(bundle, source, to, self._manifest)
 
     def write(self) -> StageWriter:
         """Return a writer, which `save` uses.
