@@ -108,6 +108,7 @@ def test_the_code_of_pages_that_show_parts_of_programs(tmp_path):
         "mlflow.md",
         "model-parallel.md",
         "recipes.md",
+        "serving.md",
         "spark-ml.md",
         "tfrecord.md",
         "tune.md",

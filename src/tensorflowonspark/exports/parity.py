@@ -1,6 +1,7 @@
 """Whether an export computes what the model does: both are applied to some rows, the export in its own runtime."""
 
 import logging
+from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Any
 
@@ -11,6 +12,7 @@ from tensorflowonspark.exports.formats import OPENVINO_FILE, ExportFormat
 
 _log = logging.getLogger(__name__)
 Arrays = dict[str, "np.ndarray[Any, Any]"]
+Call = Callable[[Arrays], Arrays]  # takes rows by input, and returns the outputs by name
 
 
 def can_apply(to: ExportFormat) -> bool:
@@ -74,7 +76,7 @@ def require_equal(expected: Arrays, found: Arrays, tolerance: float, what: str) 
 def apply(path: str, to: ExportFormat, rows: Arrays) -> Arrays:
     """Return the outputs of an export at a local path for rows by input. Raises SpecError if it can't be applied."""
     try:
-        return _APPLY[to.name](path, rows)
+        return RUNTIMES[to.name](path)(rows)
     except Exception as error:  # of the runtimes, which have no common class of errors
         text = " ".join(str(error).split())[:400]
         raise SpecError(
@@ -83,38 +85,59 @@ def apply(path: str, to: ExportFormat, rows: Arrays) -> Arrays:
         ) from error
 
 
-def _saved_model(path: str, rows: Arrays) -> Arrays:
+def _saved_model(path: str) -> Call:
     import tensorflow as tf
 
     loaded = tf.saved_model.load(path)
     function = loaded.signatures["serving_default"]
     specs = function.structured_input_signature[1]
-    if len(specs) == 1:  # a class of models has the name of its parameter
-        rows = dict(zip(specs, rows.values(), strict=True))
-    return {name: each.numpy() for name, each in function(**{n: tf.constant(rows[n]) for n in specs}).items()}
+
+    def call(rows: Arrays) -> Arrays:
+        if len(specs) == 1:  # a class of models has the name of its parameter
+            rows = dict(zip(specs, rows.values(), strict=True))
+        return {
+            name: each.numpy() for name, each in function(**{name: tf.constant(rows[name]) for name in specs}).items()
+        }
+
+    call.model = loaded  # type: ignore[attr-defined] # keeps its variables
+    return call
 
 
-def _onnx(path: str, rows: Arrays) -> Arrays:
+def _onnx(path: str) -> Call:
     import onnxruntime
 
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-    taken = {each.name: rows[each.name] for each in session.get_inputs()}
-    return dict(zip([each.name for each in session.get_outputs()], session.run(None, taken), strict=True))
+    inputs, outputs = ([each.name for each in found] for found in (session.get_inputs(), session.get_outputs()))
+    return lambda rows: dict(zip(outputs, session.run(None, {name: rows[name] for name in inputs}), strict=True))
 
 
-def _litert(path: str, rows: Arrays) -> Arrays:
+def _litert(path: str) -> Call:
     from ai_edge_litert.interpreter import Interpreter
 
     run = Interpreter(model_path=path).get_signature_runner()
-    return {name: np.array(each) for name, each in run(**rows).items()}
+    return lambda rows: {name: np.array(each) for name, each in run(**rows).items()}
 
 
-def _openvino(path: str, rows: Arrays) -> Arrays:
+def _openvino(path: str) -> Call:
     import openvino
 
+    # By default it computes in 16 bits where the processor has them.
     model = openvino.Core().compile_model(f"{path}/{OPENVINO_FILE}", "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
-    results = model([rows[next(iter(each.get_names() & rows.keys()))] for each in model.inputs])
-    return {min(each.get_names(), key=lambda name: (":" in name, name)): results[each] for each in model.outputs}
+    names = {
+        each: min(each.get_names(), key=lambda name: (":" in name, name)) for each in [*model.inputs, *model.outputs]
+    }
+
+    def call(rows: Arrays) -> Arrays:
+        results = model([rows[names[each]] for each in model.inputs])
+        return {names[each]: results[each] for each in model.outputs}
+
+    return call
 
 
-_APPLY = {"tf_saved_model": _saved_model, "onnx": _onnx, "litert": _litert, "openvino": _openvino}
+# What loads an export from a local path, by the name of its format.
+RUNTIMES: dict[str, Callable[[str], Call]] = {
+    "tf_saved_model": _saved_model,
+    "onnx": _onnx,
+    "litert": _litert,
+    "openvino": _openvino,
+}
