@@ -41,7 +41,8 @@ def require_equal(expected: Arrays, found: Arrays, tolerance: float, what: str) 
     Traceback (most recent call last):
         ...
     tensorflowonspark.errors.SpecError: m.onnx differs from the model: row 1 of output 'a' is 4.5, and the model gives \
-4.0 (largest difference 0.5; tolerance=0.001 of the largest value, which is 4.0). It was not written
+4.0 (largest difference 0.5; tolerance=0.001 of the largest value, which is 4.0). It was not written; check_rows=0 \
+compares nothing, as for a model that draws random numbers
     """
     if expected.keys() != found.keys():
         raise SpecError(f"{what} has the outputs {sorted(found)}, and the model {sorted(expected)}. It was not written")
@@ -68,7 +69,7 @@ def require_equal(expected: Arrays, found: Arrays, tolerance: float, what: str) 
             raise SpecError(
                 f"{what} differs from the model: row {worst[0]} of output {name!r} {values} (largest difference "
                 f"{difference[worst]:.3g}; tolerance={tolerance:g} of the largest value, which is {scale:.7}). It was "
-                "not written"
+                "not written; check_rows=0 compares nothing, as for a model that draws random numbers"
             )
     return largest
 

@@ -4,6 +4,7 @@ Converters name what a model takes and returns by operations of its graph, each 
 all of them have the names that a SavedModel has.
 """
 
+import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
@@ -20,6 +21,7 @@ from tensorflowonspark.keras.saving import outside_scope
 from tensorflowonspark.keras.structure import TensorInfo, as_inputs, inputs_of, leaves
 
 Named = dict[str, Any]  # tensors or arrays by name
+_NAME = re.compile(r"[A-Za-z0-9.][A-Za-z0-9_.-]*")  # which TensorFlow changes nothing in
 
 
 class ServedModel:
@@ -101,6 +103,11 @@ class ServedModel:
         """
         import keras
 
+        if wrong := next((each.name for each in self.inputs if not _NAME.fullmatch(each.name)), None):
+            raise SpecError(
+                f"the input {wrong!r} can't have this name in a graph, which has letters, digits, '_', '.' and '-': "
+                "rename the column, or the model's input"
+            )
         specs = {
             each.name: keras.InputSpec(shape=(None, *each.shape), dtype=each.dtype, name=each.name)
             for each in self.inputs

@@ -127,6 +127,13 @@ def test_what_does_not_fit_is_refused(spark, tmp_path, change, options, text):
     assert not list(tmp_path.iterdir())
 
 
+def test_a_name_that_no_graph_has_is_refused(spark, tmp_path):
+    rows = spark.createDataFrame([(1.0, 2.0)], ["grösse", "b"])
+    stage = KerasModel.from_keras(keras.Sequential([keras.Input((2,)), layers.Dense(1)]), featuresCols=["grösse", "b"])
+    with pytest.raises(SpecError, match="the input 'grösse' can't have this name in a graph"):
+        stage.export(str(tmp_path / "model"), rows)
+
+
 def test_other_kinds_of_stages_are_refused(spark, tmp_path):
     rows = spark.createDataFrame([(1.5,)], "x float")
     stage = KerasModel.from_function(lambda x: x * 2, {"twice": ("float32", ())}, featuresCol="x")
