@@ -58,7 +58,8 @@ class PlannedRestarts:
             lambda: [node.number for node in self._savers() if not node.lost],
         )
         self._has_servers = bool(monitor.roster.spec.num_ps)
-        self._alone = monitor.config.restarts.scope == "node" and not self._has_servers  # each node is started again alone
+        # Each node is started again alone.
+        self._alone = monitor.config.restarts.scope == "node" and not self._has_servers
         self._asked = 0  # the number of the chief's restart in which it was last asked to save alone
 
     def _savers(self) -> list[Node]:
@@ -115,7 +116,7 @@ class PlannedRestarts:
         if not message.reason and had is not None:
             del self._of_hosts[host]
             executors = (each.process.executor for each in self._roster.nodes if each.host == host)
-            self._monitor.reasons.announced.difference_update(executors)
+            self._monitor.end.reasons.announced.difference_update(executors)
         elif message.reason and (had is None or had.reason != message.reason):
             until = None if message.seconds is None else time.monotonic() + message.seconds
             self._of_hosts[host] = _Given(message.reason, until)
@@ -125,7 +126,7 @@ class PlannedRestarts:
 
     def _report(self) -> None:
         """Inform all nodes of who goes, and have the workers save."""
-        self._monitor.reasons.announced.update(filter(None, (node.process.executor for node in self.going)))
+        self._monitor.end.reasons.announced.update(filter(None, (node.process.executor for node in self.going)))
         notice, before = self._send(), self._sent
         if notice.nodes == before:  # the text has changed, as one that counts down
             return

@@ -16,7 +16,7 @@ from tensorflowonspark.messages import WaitsFor
 from tensorflowonspark.node.checkpoint import parts as parts_module
 from tensorflowonspark.node.checkpoint import saving as saving_module
 from tensorflowonspark.node.checkpoint.checkpoints import Checkpoints
-from tensorflowonspark.node.checkpoint.export import export
+from tensorflowonspark.exports.writing import export
 from tensorflowonspark.node.checkpoint.saving import SavingNode
 from tensorflowonspark.node.checkpoint.store import CheckpointStore
 from tensorflowonspark.node.checkpoint.writer import SavePolicy, Writers
