@@ -12,11 +12,11 @@ import pytest
 from fsspec.implementations.local import LocalFileSystem
 
 from tensorflowonspark import CheckpointError, SpecError
+from tensorflowonspark.exports.writing import export
 from tensorflowonspark.messages import WaitsFor
 from tensorflowonspark.node.checkpoint import parts as parts_module
 from tensorflowonspark.node.checkpoint import saving as saving_module
 from tensorflowonspark.node.checkpoint.checkpoints import Checkpoints
-from tensorflowonspark.exports.writing import export
 from tensorflowonspark.node.checkpoint.saving import SavingNode
 from tensorflowonspark.node.checkpoint.store import CheckpointStore
 from tensorflowonspark.node.checkpoint.writer import SavePolicy, Writers

@@ -43,7 +43,9 @@ class FeedHistory:
     @property
     def left(self) -> list[FeedRequest]:
         """The former feeds that the programs of this attempt have not had."""
-        return [request for request in self._feeds[self.done :] if request is not None]
+        left = self._feeds[self.done :]
+        assert None not in left  # else no restart would have followed
+        return [request for request in left if request is not None]
 
     def needed(self, saved: Mapping[str, int]) -> tuple[int, bool]:
         """Return the first feed that a restart needs, and whether it can have all rows from there on again.

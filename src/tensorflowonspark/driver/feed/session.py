@@ -80,7 +80,8 @@ class FeedSession:
                 # The programs pass over these rows several times, also beside a stream.
                 cache = request.cache if request.keeps_rows else CacheConfig()
                 parts = self._source.bring(request.validation, FeedSpec(self.number, Split.VALIDATION, cache))
-                self._announcer.validate_on(parts)
+                with self.monitor.lock:
+                    self._announcer.validate_on(parts)
             self.end(self._bring(request.data, self.spec()))
         except Exception as error:
             self.close(str(error).partition("\n")[0])
