@@ -39,8 +39,8 @@ def several(spark):
 
 def sequences(spark):
     model = keras.Sequential([keras.Input((None,), dtype="int32"), layers.Embedding(20, 4), layers.LSTM(3)])
-    rows = spark.createDataFrame([([1, 2, 3],), ([4],), ([5, 6, 7],)], "words array<int>")
-    return KerasModel.from_keras(model, featuresCol="words", shapes={"words": (None,)}), rows
+    rows = spark.createDataFrame([([1, 2, 3],), ([4, 5, 6],)], "words array<int>")
+    return KerasModel.from_keras(model, featuresCol="words"), rows
 
 
 def text(spark):
