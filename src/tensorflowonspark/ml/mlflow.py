@@ -288,18 +288,18 @@ def _signature_of(schema: StructType, results: Mapping[str, DataType]) -> Any:
     )
 
 
-def _type(kind: DataType, taken: bool = False) -> Any:
+def _type(kind: DataType, taken: bool = False, inside: bool = False) -> Any:
     """Return MLflow's type for a type of Spark's; for one that it does not have, or not in such columns, any."""
     from mlflow.types import DataType
     from mlflow.types.schema import AnyType, Array
 
     if kind.typeName() == "array":
-        element = _type(kind.elementType, taken)
-        if taken:  # MLflow makes none of the narrow types of numbers in JSON, unless they are not in arrays
-            element = {DataType.integer: DataType.long, DataType.float: DataType.double}.get(element, element)
+        element = _type(kind.elementType, taken, taken)
         # MLflow makes numbers of times in lists.
         return AnyType() if element in (AnyType(), DataType.datetime) else Array(element)
     if isinstance(kind, VectorUDT):  # of which MLflow refuses Spark's own, where it wants arrays
         return AnyType() if taken else Array(DataType.double)
     name = _TYPES.get(kind.typeName(), "")
+    if inside:  # MLflow makes the narrow types of numbers in JSON, but not inside of arrays
+        name = {"integer": "long", "float": "double"}.get(name, name)
     return DataType[name] if name else AnyType()

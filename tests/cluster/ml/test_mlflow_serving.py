@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.masters("local"), pytest.mark.timeout(300)]
 COLUMNS = {
     "pixels": "transform(array(0, 1, 2, 3), k -> cast(id * k as float))",
     "word": "element_at(array('to', 'be'), cast(id % 2 as int) + 1)",
-    "counts": "array(cast(id as int), 7)",
+    "counts": "array(array(cast(id as int)), array(7))",
     "level": "cast(id as byte)",
     "weight": "cast(id / 4 as decimal(6, 2))",
     "day": "date_add(date'2024-02-03', cast(id as int))",
@@ -51,7 +51,7 @@ def many():
     inputs = {
         "pixels": keras.Input((2, 2), name="pixels"),
         "word": keras.Input((1,), name="word", dtype="string"),
-        "counts": keras.Input((2,), name="counts"),
+        "counts": keras.Input((2, 1), name="counts"),
         "level": keras.Input((1,), name="level", dtype="int64"),
         "weight": keras.Input((1,), name="weight"),
         "day": keras.Input((1,), name="day"),
@@ -59,7 +59,7 @@ def many():
     parts = [
         Scale()(keras.layers.Flatten()(inputs["pixels"])),
         keras.layers.StringLookup(vocabulary=["to", "be"], output_mode="one_hot")(inputs["word"]),
-        inputs["counts"],
+        keras.layers.Flatten()(inputs["counts"]),
         keras.layers.CategoryEncoding(8)(inputs["level"]),
         inputs["weight"],
         keras.layers.Rescaling(1e-4)(inputs["day"]),
