@@ -20,12 +20,12 @@ from tensorflowonspark.ml.features import TakenColumns
 from tensorflowonspark.ml.fit_tracking import log_fitted, tracked_fit
 from tensorflowonspark.ml.inputs import are_in_order, column_shapes, holds_arrays, input_of_each
 from tensorflowonspark.ml.invalid_rows import without_invalid
-from tensorflowonspark.ml.mlflow import Registration
 from tensorflowonspark.ml.model import KerasModel
 from tensorflowonspark.ml.model_bundle import require_outputs
 from tensorflowonspark.ml.node_training import TrainingJob, train
 from tensorflowonspark.ml.params import check_columns
 from tensorflowonspark.ml.persistence import StageReader, StageWriter
+from tensorflowonspark.ml.registration import Registration
 from tensorflowonspark.ml.row_files import written_rows
 from tensorflowonspark.ml.serialization import is_model, serialize
 from tensorflowonspark.ml.spark_adapt import adapted

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from tensorflowonspark.driver.run_log import open_log
 from tensorflowonspark.driver.tracking import Fit, fit_parameters, scalars
-from tensorflowonspark.ml.mlflow import Logged, Registration
+from tensorflowonspark.ml.mlflow import Logged
 from tensorflowonspark.ml.model import KerasModel
 from tensorflowonspark.ml.params import ModelParams, is_plain
+from tensorflowonspark.ml.registration import Registration
 from tensorflowonspark.secrecy import is_secret
 from tensorflowonspark.settings import Dashboard, as_group
 

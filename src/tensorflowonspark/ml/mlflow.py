@@ -5,11 +5,8 @@ this takes in ``code``: MLflow needs neither this package nor Spark to serve it.
 """
 
 import pickle
-import re
-import sys
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from importlib import metadata
 from math import prod
 from pathlib import Path
@@ -25,6 +22,7 @@ from tensorflowonspark.errors import SpecError
 from tensorflowonspark.ml.logged_code import own_code, users_code
 from tensorflowonspark.ml.model import KerasModel
 from tensorflowonspark.ml.outputs import struct_of
+from tensorflowonspark.ml.registration import Registration
 from tensorflowonspark.ml.served import FILE, Served
 from tensorflowonspark.ml.taken_types import ZONE
 
@@ -44,8 +42,6 @@ _TYPES = {
     **dict.fromkeys(("date", "timestamp", "timestamp_ntz"), "datetime"),
     "decimal": "double",
 }
-_UNITY_CATALOG = ("databricks-uc", "uc:")
-_LEVELS = ("catalog", "schema", "model")  # of a name in Unity Catalog
 _MAX_EXAMPLE = 10_000  # values of an example's column
 
 
@@ -131,45 +127,6 @@ def log_model(
     if registration.name:
         info.registered_model_version = registration.register(info.model_uri)
     return info
-
-
-@dataclass(frozen=True)
-class Registration:
-    """How a model is registered."""
-
-    name: str  # empty if it is only logged
-    tags: Mapping[str, Any]
-    aliases: tuple[str, ...]
-
-    @classmethod
-    def of(cls, name: str | None, tags: Mapping[str, Any] | None, aliases: Sequence[str] | None) -> "Registration":
-        """Return it if a registry of MLflow would accept the names; raises SpecError if not."""
-        found, mlflow = cls(name or "", tags or {}, tuple(aliases or ())), sys.modules.get("mlflow")
-        registry, parts = str(mlflow.get_registry_uri()) if mlflow else "", found.name.split(".")
-        if name is not None and (not name.strip() or {"/", ":"} & {*name}):
-            raise SpecError(f"the registered model's name {name!r}: expected a text without '/' and ':'")
-        if name and registry.startswith(_UNITY_CATALOG) and not (len(parts) == len(_LEVELS) and all(parts)):
-            raise SpecError(
-                f"the registered model's name {name!r}: in Unity Catalog, which is the registry ({registry}), it has "
-                f"three parts: {'.'.join(_LEVELS)}"
-            )
-        for alias in found.aliases:
-            if not re.fullmatch(r"(?!(?i:latest|v\d+)$)[\w-]+", alias):
-                raise SpecError(
-                    f"alias {alias!r}: expected letters, digits, '_' and '-', and neither 'latest' nor a version's 'v1'"
-                )
-        if found.aliases and not name:
-            raise SpecError(f"aliases {list(found.aliases)} are of a registered model: give its name")
-        return found
-
-    def register(self, uri: str) -> str:
-        """Register a logged model; return the version."""
-        import mlflow
-
-        version = str(mlflow.register_model(uri, self.name, tags=self.tags or None).version)
-        for alias in self.aliases:
-            mlflow.MlflowClient().set_registered_model_alias(self.name, alias, version)
-        return version
 
 
 class Logged:

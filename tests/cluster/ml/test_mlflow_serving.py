@@ -13,6 +13,7 @@ from pyspark.sql import functions as f
 import tensorflowonspark as tfos
 import tensorflowonspark.ml.mlflow as flavor
 from tensorflowonspark.ml import KerasEstimator, KerasModel
+from tensorflowonspark.ml.registration import Registration
 from tests.support.mlflow_server import ModelServer, own_environment, without_paths
 
 pytestmark = [pytest.mark.masters("local"), pytest.mark.timeout(300)]
@@ -208,7 +209,7 @@ def test_unity_catalogs_rules_are_obeyed_before_anything_starts(spark, mlflow):
         for name in ("digits", "ml.digits", "main..digits", "main.ml.digits.v1"):
             with pytest.raises(tfos.SpecError, match=f"name '{name}': in Unity Catalog.*catalog.schema.model"):
                 KerasEstimator(classifier, registeredModelName=name).fit(rows)
-        assert flavor.Registration.of("main.ml.digits", None, None).name == "main.ml.digits"
+        assert Registration.of("main.ml.digits", None, None).name == "main.ml.digits"
     finally:
         mlflow.set_registry_uri(before)
     with mlflow.start_run():

@@ -19,6 +19,7 @@ from tensorflowonspark.keras.structure import TensorInfo
 from tensorflowonspark.ml.features import TakenColumns
 from tensorflowonspark.ml.logged_code import own_code, users_code
 from tensorflowonspark.ml.outputs import Columns, Meaning, OutputInfo
+from tensorflowonspark.ml.registration import Registration
 from tensorflowonspark.ml.served import FILE, Served
 from tests.support.commands import run_python
 
@@ -220,7 +221,7 @@ def test_names_of_a_registry_are_checked_before_anything_starts(monkeypatch, reg
 
     monkeypatch.setattr(mlflow, "get_registry_uri", lambda: registry)
     if problem is None:
-        assert flavor.Registration.of(name, None, aliases).name == (name or "")
+        assert Registration.of(name, None, aliases).name == (name or "")
         return
     with pytest.raises(tfos.SpecError, match=problem):
-        flavor.Registration.of(name, None, aliases)
+        Registration.of(name, None, aliases)
