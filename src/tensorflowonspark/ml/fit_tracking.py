@@ -78,7 +78,10 @@ def log_fitted(fit: Fit | None, model: KerasModel, frame: "DataFrame", registrat
     log = (fit.log or open_log()) if fit else None
     if fit is None or log is None:
         if registration.name:
-            _log.warning("the model is not registered as %r: no run of MLflow is active here", registration.name)
+            _log.warning(
+                "the model is not registered as %r: no run of MLflow is active here, or tracking is off",
+                registration.name,
+            )
         return
     if fit.log is None:
         log.log_parameters(fit.parameters)

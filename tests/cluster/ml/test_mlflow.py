@@ -194,14 +194,15 @@ def test_a_cluster_logs_its_arguments_and_what_its_program_reports(spark, mlflow
     assert sum(path.endswith("report.html") for path in files) == 2
 
 
-def test_nothing_is_logged_without_a_run_or_with_tracking_none(spark, mlflow):
+def test_nothing_is_logged_without_a_run_or_with_tracking_none(spark, mlflow, caplog):
     client = mlflow.MlflowClient()
     before = len(client.search_runs(["0"]))
     tfos.run(spark, report, {"epochs": 1})
     with mlflow.start_run() as run:
         tfos.run(spark, report, {"epochs": 1}, dashboard=tfos.Dashboard(tracking="none"))
         options = {"tracking": "none", "log_level": "WARNING"}
-        KerasEstimator(build, clusterOptions=options).fit(rows(spark))
+        KerasEstimator(build, clusterOptions=options, registeredModelName="nobody").fit(rows(spark))
+    assert "the model is not registered as 'nobody': no run of MLflow is active here" in caplog.text
     params, metrics, tags = logged(mlflow, run)
     assert (params, metrics) == ({}, {})
     assert not any("tensorflowonspark" in name for name in tags)
