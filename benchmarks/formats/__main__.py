@@ -65,10 +65,10 @@ def _of_model(model, rows, folder, rounds):
             continue
         files = [Path(path)] if to.ending else [each for each in Path(path).rglob("*") if each.is_file()]
         cells[name] = {"bytes": sum(each.stat().st_size for each in files)}
-        call = RUNTIMES.get(name, _keras)(path)
+        call = RUNTIMES[name](path) if name in RUNTIMES else _keras(path, rows)
         taken = ServedModel(model, rows=rows).row_values()
         if expected is None:
-            expected = {"output_0": next(iter(_keras(path)(taken).values()))}
+            expected = _keras(path, rows)(taken)
         cells[name]["difference"] = require_equal(expected, call(taken), 1.0, name)
         calls[name] = lambda call=call, taken=taken: call(taken)
     for _ in range(rounds + 1):  # the first one warms up
@@ -81,17 +81,20 @@ def _rows(rows):
     return rows if isinstance(rows, dict) else {"": rows}
 
 
-def _keras(path):
+def _keras(path, rows):
     import keras
     import tensorflow as tf
 
     from tensorflowonspark.exports.served_model import ServedModel
 
-    served = ServedModel(keras.models.load_model(path, compile=False), rows=None)
+    served = ServedModel(keras.models.load_model(path, compile=False), rows=rows)
     call = tf.function(served._call)
-    return lambda rows: {
-        name: each.numpy() for name, each in call({key: tf.constant(value) for key, value in rows.items()}).items()
-    }
+
+    def apply(taken):
+        tensors = {name: tf.constant(values) for name, values in taken.items()}
+        return {name: each.numpy() for name, each in call(tensors).items()}
+
+    return apply
 
 
 def _rate(call, rows):

@@ -4,6 +4,7 @@ Converters name what a model takes and returns by operations of its graph, each 
 all of them have the names that a SavedModel has.
 """
 
+import logging
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -197,7 +198,16 @@ def _described(named: tuple[str, np.ndarray[Any, Any]]) -> TensorInfo:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep out what Keras and the converters print and warn of: temporary paths, and the kinds of a dict's values."""
-    with redirect_stdout(StringIO()), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
+    """Keep out what Keras and the converters print and warn of: temporary paths, and the kinds of a dict's values.
+
+    The program's logging stays as it is: a conversion that fails in OpenVINO leaves the root logger without warnings.
+    """
+    root = logging.getLogger()
+    level, filters, handlers = root.level, [*root.filters], [*root.handlers]
+    try:
+        with redirect_stdout(StringIO()), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        root.setLevel(level)
+        root.filters[:], root.handlers[:] = filters, handlers

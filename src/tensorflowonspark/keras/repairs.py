@@ -164,6 +164,7 @@ IMPORTS = (  # names that functions use where they need them
     Use("tensorflow.python.eager.context", "ctx.connect", ("context", "Context.get_server_def")),
     Use("tensorflow", LOSSES, ("Graph._get_function",)),
     Use("tensorflow", "a program that serves others", ("distribute.Server.join",)),
+    Use("tensorflow.python.framework.convert_to_constants", "ONNX", ("convert_variables_to_constants_v2",)),
     Use("tensorflow.python.autograph.pyct.loader", "the files of AutoGraph", ("tempfile",)),
     Use("keras.src.backend.common.masking", PADDING, ("()._keras_mask",)),
     Use("keras.src.utils.rng_utils", "the seed in a manifest", ("get_random_seed",)),

@@ -8,12 +8,15 @@ import functools
 import importlib.metadata
 import logging
 import pickle
+import site
 import sys
+import sysconfig
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from importlib import import_module
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -110,13 +113,24 @@ def is_own(module: str | None) -> bool:
     )
     if file is None:
         return root not in sys.modules  # made by a program (cloudpickle, a notebook), or built in
-    return not any(folder in file.replace("\\", "/").split("/") for folder in _INSTALLED) and root not in distributed()
+    return not any(folder in file.replace("\\", "/").split("/") for folder in _INSTALLED) and root not in _linked()
 
 
 @functools.cache
 def distributed() -> frozenset[str]:
     """Return the top-level modules of the distributions that are installed here."""
     return frozenset(importlib.metadata.packages_distributions())
+
+
+@functools.cache
+def _linked() -> frozenset[str]:
+    """Return those that are installed from other places, as editable ones are.
+
+    What lies among the installed packages is known by its file: one named ``tests`` there is not the user's ``tests``.
+    """
+    folders = {Path(each) for each in (*site.getsitepackages(), *map(sysconfig.get_path, ("purelib", "platlib")))}
+    there = {found.name.partition(".")[0] for folder in folders if folder.is_dir() for found in folder.iterdir()}
+    return distributed() - there
 
 
 # ---- code by name

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import functions as f
 
 import tensorflowonspark as tfos
-from tensorflowonspark.driver.feed import session, sources
+from tensorflowonspark.driver.feed import announcer, sources
 from tests.support.programs import all_ids, read, small_frame, wait_for
 
 
@@ -252,13 +252,13 @@ def test_memory_is_bounded_while_much_more_passes(spark):
 @pytest.mark.masters("standalone")
 def test_tasks_on_other_hosts_feed_over_tcp(spark, monkeypatch):
     # As on a host where the node's socket is not: all tasks of both executors must use TCP.
-    original = session.node_endpoints
+    original = announcer.node_endpoints
 
     def far(nodes, *driver):
         return tuple(replace(each, ready=replace(each.ready, place="far away")) for each in original(nodes, *driver))
 
     monkeypatch.setattr(sources, "node_endpoints", far)
-    monkeypatch.setattr(session, "node_endpoints", far)
+    monkeypatch.setattr(announcer, "node_endpoints", far)
     with tfos.Cluster(spark, read, {}, num_workers=2) as cluster:
         assert {node.host for node in cluster.nodes} == {"127.0.0.1", "127.0.0.2"}
         for cache in ("disk", None):

@@ -59,7 +59,10 @@ def _by_callback(place, ctx):
         (saves, lambda: callbacks.ModelCheckpoint(f"{place}/model.keras")),
         (saves, lambda: callbacks.ModelCheckpoint(f"{place}/model.h5")),
         (saves, lambda: callbacks.ModelCheckpoint(f"{place}/a.weights.h5", save_weights_only=True)),
-        ("`BackupAndRestore`", lambda: callbacks.BackupAndRestore(f"{place}/backup", delete_checkpoint=False)),
+        (
+            "`BackupAndRestore`",
+            lambda: callbacks.BackupAndRestore(f"{place}/backup-{ctx.index}", delete_checkpoint=False),
+        ),
         (
             "`TensorBoard`, with and without `ctx.tensorboard_directory`",
             lambda: callbacks.CallbackList(

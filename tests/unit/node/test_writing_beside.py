@@ -20,7 +20,7 @@ from tensorflowonspark.node.checkpoint.checkpoints import Checkpoints
 from tensorflowonspark.node.checkpoint.saving import SavingNode
 from tensorflowonspark.node.checkpoint.store import CheckpointStore
 from tensorflowonspark.node.checkpoint.writer import SavePolicy, Writers
-from tensorflowonspark.node.status import node_status
+from tensorflowonspark.node.status import ProgramWaits
 from tests.support.programs import wait_for
 
 
@@ -155,11 +155,11 @@ def test_what_reads_one_directory_waits_for_all_that_the_program_saves_there(sto
 
 def test_a_program_that_waits_for_a_store_does_not_hang(store, checkpoints):
     checkpoints.save(state_of(1.0), 1)
-    found = []
+    found, waits = [], ProgramWaits(lambda: None)
 
     def look():
-        wait_for(lambda: node_status(WaitsFor.NOTHING, True).waits_for is WaitsFor.STORAGE, 10)
-        found.append(node_status(WaitsFor.NOTHING, True))
+        wait_for(lambda: waits.status().waits_for is WaitsFor.STORAGE, 10)
+        found.append(waits.status())
         store.may_copy.set()
 
     in_a_thread(look)

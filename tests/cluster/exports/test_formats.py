@@ -1,10 +1,12 @@
 """Models in the formats of other libraries: equal results in their own runtimes, or refused by name."""
 
+import logging
+
 import keras
 import numpy as np
 import pytest
 
-from benchmarks.formats.models import MODELS
+from benchmarks.formats.models import MODELS, dense
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.exports.formats import FORMATS
 from tensorflowonspark.exports.parity import apply
@@ -22,8 +24,19 @@ REFUSED = {
 }
 
 
+@pytest.fixture(autouse=True)
+def logs():
+    root = logging.getLogger()
+    before = root.level, [*root.filters], [*root.handlers]
+    yield
+    assert (root.level, [*root.filters], [*root.handlers]) == before
+
+
 @pytest.mark.parametrize("to", [name for name, each in FORMATS.items() if each.is_converted])
-@pytest.mark.parametrize("make", MODELS, ids=lambda make: make.__name__)
+@pytest.mark.parametrize(
+    "make",
+    [pytest.param(make, marks=[pytest.mark.smoke] if make is dense else [], id=make.__name__) for make in MODELS],
+)
 def test_every_kind_of_model(tmp_path, make, to):
     keras.utils.set_random_seed(1)
     model, rows = make()
