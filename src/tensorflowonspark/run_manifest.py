@@ -9,6 +9,7 @@ import math
 import re
 from collections.abc import Iterator
 from dataclasses import MISSING, fields, is_dataclass
+from pathlib import Path
 from typing import Any
 
 from tensorflowonspark.declarations import choices_of
@@ -48,6 +49,12 @@ def parse_manifest(text: bytes) -> Record:
     if not isinstance(found, dict) or type(found.get("format")) is not int:
         raise ValueError("there is none in this report" if of_report else "there is none in this JSON")
     return {name: each for name, each in found.items() if name not in _TABLES or isinstance(each, dict)}
+
+
+def write_manifest(manifest: Record, path: str) -> None:
+    """Write a manifest to a file of this machine, whose folder may be missing."""
+    Path(path).parent.mkdir(exist_ok=True)
+    Path(path).write_text(json.dumps(manifest, indent=1))
 
 
 def later_version(manifest: Record) -> str:

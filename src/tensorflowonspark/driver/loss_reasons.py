@@ -31,7 +31,7 @@ class LossReasons:
         self._inbox = inbox
         self._why_lost = why_lost
         self._waiting: dict[object, Callable[[], None]] = {}
-        self.announced: set[str] = set()  # executors that go, as a notice has said: what ends with them was preempted
+        self.announced: set[str] = set()  # executors of a notice: what ends with them was preempted
 
     def add(self, failure: Failed, executor: str, then: Callable[[Failed, bool], object]) -> None:
         """Make a call with a failure and whether its executor was preempted, once Spark's reason is known.

@@ -76,6 +76,6 @@ def require_packages(found: ExportFormat) -> None:
     """Refuse a format that can't be written here, since a package is missing, which the error names."""
     if missing := [each for each in found.packages if find_spec(each) is None]:
         raise SpecError(
-            f"format={found.name!r} needs {' and '.join(missing)}, which the nodes' Python has not: "
+            f"format={found.name!r} needs {' and '.join(missing)}, which this Python has not: "
             f'pip install "tensorflowonspark[{found.extra}]"'
         )

@@ -69,10 +69,10 @@ class ServedModel:
         if missing := [each.name for each in self.inputs if each.name not in rows]:
             raise SpecError(f"check_rows: the model has an input {missing[0]!r}, and the rows have {list(rows)}")
         for each in self.inputs:
-            found, text = rows[each.name], each.dtype == "string"
+            found = rows[each.name]
             sizes = zip(found.shape[1:], each.shape, strict=False)
             fits = found.ndim == 1 + len(each.shape) and all(known in (None, size) for size, known in sizes)
-            if not fits or text != (found.dtype.kind in "OSU"):
+            if not fits or (each.dtype == "string") != (dtype_name(found) == "string"):
                 raise SpecError(
                     f"check_rows: the rows of {each.name!r} are {found.dtype} of shape {found.shape[1:]}, and the "
                     f"model takes {each.dtype} of shape {each.shape}: give rows as it takes them "
@@ -193,7 +193,12 @@ def _given(values: Named) -> Any:
 
 def _described(named: tuple[str, np.ndarray[Any, Any]]) -> TensorInfo:
     name, values = named
-    return TensorInfo(name, values.shape[1:], "string" if values.dtype.kind in "OSU" else values.dtype.name)
+    return TensorInfo(name, values.shape[1:], dtype_name(values))
+
+
+def dtype_name(values: np.ndarray[Any, Any]) -> str:
+    """Return the dtype of rows as a model's input has it: ``string`` for texts and bytes."""
+    return "string" if values.dtype.kind in "OSU" else values.dtype.name
 
 
 @contextmanager

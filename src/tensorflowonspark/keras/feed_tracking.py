@@ -32,7 +32,7 @@ class RowCounts:
         self.fed = 0  # training rows, of complete passes
         self.padded = False  # whether a feed has filled up any batch
         self.data_path = DataPath.UNKNOWN  # of the dataset that was distributed last
-        self.first_features: Any = None  # of the first rows of the latest pass, as the feed hands them out
+        self.first_features: Any = None  # of the first rows of the latest dataset, as the feed hands them out
         self._at_fit = 0
 
     def add(self, rows: int) -> None:

@@ -1,11 +1,9 @@
 """Export of a stage's model: it takes the columns of a DataFrame by their names, and gives the model's outputs."""
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -15,7 +13,7 @@ from tensorflowonspark import storage
 from tensorflowonspark.columns import Ragged, map_in_arrow, select
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.exports.formats import WEIGHTS, format_of
-from tensorflowonspark.exports.served_model import Named, ServedModel
+from tensorflowonspark.exports.served_model import Named, ServedModel, dtype_name
 from tensorflowonspark.exports.versions import numbered
 from tensorflowonspark.exports.writing import NOT_COMPARED, comparison, export, require_writable, write_as
 from tensorflowonspark.keras.hooks import keras_backend
@@ -27,7 +25,7 @@ from tensorflowonspark.ml.features import TakenColumns, features_of
 from tensorflowonspark.ml.inputs import input_of_each, to_inputs
 from tensorflowonspark.ml.model_bundle import ModelBundle
 from tensorflowonspark.ml.serialization import load_model
-from tensorflowonspark.run_manifest import Record
+from tensorflowonspark.run_manifest import Record, write_manifest
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -73,7 +71,7 @@ def export_stage(bundle: ModelBundle, source: RowSource, target: Target, manifes
     served = partial(served_columns, bundle.inputs, column_infos(bundle.inputs, rows), objects)
     write = write_as(to, compare, served, in_directory=target.version is not None)
     with nullcontext(target.path) if target.version is None else numbered(target.path, target.version) as path:
-        export(model, path, True, None, write, partial(_write_manifest, manifest) if manifest else None)
+        export(model, path, True, None, write, partial(write_manifest, manifest) if manifest else None)
     return path
 
 
@@ -92,11 +90,6 @@ def served_columns(
     predicting = inference_function if keras_backend() == "jax" else inference_call
     reference = keras_call(model, "keras", inputs, predicting=predicting)
     return ServedModel(model, columns, call, rows=rows, reference=reference, objects=objects)
-
-
-def _write_manifest(manifest: Record, path: str) -> None:
-    Path(path).parent.mkdir(exist_ok=True)
-    Path(path).write_text(json.dumps(manifest, indent=1))
 
 
 def _first_rows(frame: "DataFrame", columns: Sequence[str], number: int) -> pa.RecordBatch:
@@ -146,5 +139,5 @@ def column_infos(inputs: Sequence[TensorInfo], rows: Mapping[str, "np.ndarray[An
     for (name, values), taken in zip(rows.items(), input_of_each(inputs, list(rows)), strict=True):
         has_shape = taken is not None and not side_by_side and len(taken.shape) == values.ndim - 1
         shape = taken.shape if taken is not None and has_shape else values.shape[1:]
-        found.append(TensorInfo(name, shape, "string" if values.dtype.kind in "OSU" else values.dtype.name))
+        found.append(TensorInfo(name, shape, dtype_name(values)))
     return tuple(found)

@@ -23,7 +23,7 @@ from tensorflowonspark.ml.model_bundle import ModelBundle, read_saved, write_sav
 from tensorflowonspark.ml.params import ModelParams, is_plain
 from tensorflowonspark.ml.refusal import check_code, check_reach
 from tensorflowonspark.ml.serialization import deserialize, serialize
-from tensorflowonspark.run_manifest import FILE, Record, parse_manifest
+from tensorflowonspark.run_manifest import FILE, Record, parse_manifest, write_manifest
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -85,7 +85,7 @@ class StageWriter(MLWriter):
         if bundle is not None:
             write_saved(bundle, f"{directory}/model")
         if self._manifest:
-            Path(directory, FILE).write_text(json.dumps(self._manifest, indent=1))
+            write_manifest(self._manifest, f"{directory}/{FILE}")
 
     def _handleOverwrite(self, path: str) -> None:  # noqa: N802 - Spark ML's name
         """Leave it to `saveImpl`: Spark ML's own needs a JVM, and removes the old stage before it has the new one."""

@@ -105,8 +105,7 @@ class OutputAccess:
         format : {"keras", "h5", "weights", "tf_saved_model", "onnx", "litert", "openvino"}, optional
             By default the one that the path ends in: ``.keras``, ``.h5``, ``.weights.h5``, ``.onnx`` or ``.tflite``
             (LiteRT), and without such an ending a SavedModel's directory. OpenVINO's is a directory, too. The last
-            three are of models of Keras 3, and need the extra of their name; LiteRT's and OpenVINO's are written on
-            TensorFlow.
+            three are of models of Keras 3, on TensorFlow and JAX, and need the extra of their name.
         version : int or "next", optional
             With it the model is in a numbered directory of `path`, as TensorFlow Serving and Triton watch it:
             ``model/7``, or ``model/7/model.onnx`` of a format with a file. ``"next"`` is one more than the highest

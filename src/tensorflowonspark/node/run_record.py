@@ -3,7 +3,6 @@
 Each that is written is sent to the driver as well, for the report and MLflow.
 """
 
-import json
 import logging
 import platform
 import sys
@@ -17,7 +16,7 @@ from tensorflowonspark.keras.hooks import keras_backend
 from tensorflowonspark.messages import RunDescribed
 from tensorflowonspark.node.feed.feed import Feed
 from tensorflowonspark.node.setup import NodeSetup
-from tensorflowonspark.run_manifest import FILE, Record, differences, later_version, parse_manifest
+from tensorflowonspark.run_manifest import FILE, Record, differences, later_version, parse_manifest, write_manifest
 
 _log = logging.getLogger(__name__)
 _LIBRARIES = ("numpy", "pyarrow", "tensorflow", "keras", "tf_keras", "jax", "torch")  # as far as they are imported
@@ -76,8 +75,7 @@ class RunRecord:
 
     def write(self, path: str, **parts: Any) -> None:
         """Write the manifest to a file of this machine."""
-        Path(path).parent.mkdir(exist_ok=True)
-        Path(path).write_text(json.dumps(self.manifest(**parts), indent=1))
+        write_manifest(self.manifest(**parts), path)
 
     def compare(self, directory: str, step: int) -> None:
         """Warn if this run is another one than that which wrote a checkpoint, whose files are in a directory."""

@@ -19,7 +19,7 @@ class Observer:
     note_padding: Callable[[], object] = lambda: None
     # Takes the number of rows of a pass over the rows to train on, at its end.
     note_rows: Callable[[int], object] = lambda _rows: None
-    # Takes the features of the first rows of a pass over the rows to train on, when these are handed out.
+    # Takes the features of the first rows that a dataset of the rows to train on hands out.
     note_first: Callable[[Any], object] = lambda _features: None
     # Takes a `tf.data.Dataset` and its `Passes`; returns it as one that is known to have this worker's rows.
     of_feed: Callable[[Any, Any], Any] = lambda dataset, _passes: dataset

@@ -48,7 +48,7 @@ class Passes:
         self._on_epoch_end = on_epoch_end
         self._on_begin = on_begin
         self._current: Pass | None = None
-        self._noted: Pass | None = None  # of which others have the first rows
+        self._is_noted = False  # others have the first rows
         if not self.arrive:
             self.cursor.all_rows()
 
@@ -155,8 +155,8 @@ class Passes:
             if real < len(batch[1]):
                 self.observer.note_padding()
             self._share.report(Progress(current.epoch, current.step, current.steps, current.rows_before))
-            if self._share.is_training and current is not self._noted:
-                self._noted = current
+            if self._share.is_training and not self._is_noted:
+                self._is_noted = True
                 self.observer.note_first(self._first_features(batch))
             if current.step == current.steps:
                 self.cursor.next = current.epoch + 1, 0
