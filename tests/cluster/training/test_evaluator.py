@@ -280,9 +280,12 @@ def refused(args, ctx):
     """Call it as one should not."""
     import numpy as np
 
-    if args == "rows" and ctx.job == "evaluator":
+    caller, call = args
+    if ctx.job != caller:
+        return
+    if call == "rows":
         ctx.validation_dataset(8)
-    if (args == "model") == (ctx.job == "evaluator"):
+    else:
         ctx.evaluate_checkpoints(lambda: None, (np.zeros(2), np.zeros(2)), directory="/none")
 
 
@@ -290,13 +293,17 @@ def refused(args, ctx):
     ("args", "evaluator", "message"),
     [
         (
-            "none",
+            ("worker", "model"),
             False,
             "on worker:0: it is for the evaluator's program .the cluster has none: start it with evaluator=",
         ),
-        ("worker", True, "on worker:0: it is for the evaluator's program .which ctx.job tells"),
-        ("model", True, "expected a Keras model, or a function that returns one"),
-        ("rows", True, "evaluator:0 is not fed: rows go to worker:0: it reads rows of its own, as by ctx.read_parquet"),
+        (("worker", "model"), True, "on worker:0: it is for the evaluator's program .which ctx.job tells"),
+        (("evaluator", "model"), True, "expected a Keras model, or a function that returns one"),
+        (
+            ("evaluator", "rows"),
+            True,
+            "evaluator:0 is not fed: rows go to worker:0: it reads rows of its own, as by ctx.read_parquet",
+        ),
     ],
 )
 def test_calls_that_are_refused(spark, args, evaluator, message):
