@@ -1,10 +1,10 @@
 """A model over the rows of a DataFrame: rows per second, and the seconds of a training from start to end.
 
-The DataFrames are in Spark's memory, on a standalone cluster of two one-core workers. Our stage and the one with the
-names of 2.x stand beside a Spark job that only counts the same batches, which is the limit of a Spark task; Spark's own
-``predict_batch_udf``; TensorFlowOnSpark 2.2.5 from PyPI; and TensorFlow alone on arrays in the memory of one process
-with both cores. The part ``fit`` sets ``KerasEstimator.fit``, with start-up and shutdown of its cluster, beside two
-processes started by hand.
+The DataFrames are in Spark's memory, on a standalone cluster of two one-core workers. Our stage, with both engines, and
+the one with the names of 2.x stand beside a Spark job that only counts the same batches, which is the limit of a Spark
+task; Spark's own ``predict_batch_udf``; TensorFlowOnSpark 2.2.5 from PyPI; and TensorFlow alone on arrays in the memory
+of one process with both cores. The part ``fit`` sets ``KerasEstimator.fit``, with start-up and shutdown of its cluster,
+beside two processes started by hand.
 """
 
 from contextlib import ExitStack
@@ -18,16 +18,19 @@ from benchmarks.inference.rows import KINDS
 _METHODS = {
     "limit": "`mapInArrow` that only counts: the limit",
     "ours": "`KerasModel.transform`",
+    "onnx": '`KerasModel.transform`, `engine="onnx"`',
     "as in 2.x": "`TFModel.transform`, the program of 2.x",
     "predict_batch_udf": "`predict_batch_udf`",
     "2.2.5": "TensorFlowOnSpark 2.2.5, `TFModel.transform`",
     "alone": "TensorFlow alone, arrays in memory",
 }
 _COLOURS = {
-    "ours": "#2171b5", "as in 2.x": "#4292c6", "predict_batch_udf": "#6baed6", "2.2.5": "#d94801", "alone": "#969696",
+    "ours": "#2171b5", "onnx": "#08519c",
+    "as in 2.x": "#4292c6", "predict_batch_udf": "#6baed6", "2.2.5": "#d94801", "alone": "#969696",
 }  # fmt: skip
 _LABELS = {
-    "ours": "KerasModel.transform", "as in 2.x": "TFModel.transform", "predict_batch_udf": "predict_batch_udf",
+    "ours": "KerasModel.transform", "onnx": "with engine=\"onnx\"",
+    "as in 2.x": "TFModel.transform", "predict_batch_udf": "predict_batch_udf",
     "2.2.5": "TFModel of 2.2.5", "alone": "TensorFlow alone",
 }  # fmt: skip
 _FIT_ROWS, _FIT_EPOCHS = 120_000, 3
@@ -61,6 +64,8 @@ def _inference(kind, name, options, stack, log):
     old = stack.enter_context(Contender(["-m", contenders, "2x"], log, python_of_2x(options)))
     turns = {}
     for method in _METHODS:
+        if (name, method) == ("text", "onnx"):
+            continue  # ONNX Runtime takes no texts
         taken = {"predict_batch_udf": kind.slow_rows, "2.2.5": kind.old_rows}.get(method, kind.rows)
         request = {"kind": name, "rows": _scaled(kind.rows, options), "taken": _scaled(taken, options)}
         turns[method] = (old if method == "2.2.5" else present).turn(method=method, **request)
@@ -101,6 +106,7 @@ def _one_kind(rates):
             median_and_range(rates[method], "{:,.0f}", "/s"),
         ]
         for method, title in _METHODS.items()
+        if method in rates
     ]
     return table(["method", "of the limit", "of limit and network", "times 2.2.5", "rows"], rows)
 
@@ -131,6 +137,8 @@ def draw(results, path):
 def _draw_kind(axes, rates):
     limit = median(rates["limit"])
     for place, (method, colour) in enumerate(_COLOURS.items()):
+        if method not in rates:
+            continue
         rate = median(rates[method])
         axes.barh(place, rate / 1000, 0.6, color=colour)
         shown = f"{rate / 1000:,.0f}" if rate >= 100_000 else f"{rate / 1000:.1f}"
@@ -139,7 +147,7 @@ def _draw_kind(axes, rates):
             shown, (rate / 1000, place), (4, 0), textcoords="offset points", va="center", fontsize=8, bbox=box
         )
     axes.axvline(limit / 1000, color="black", linewidth=1)
-    most = max(limit, *(median(rates[method]) for method in _COLOURS)) / 1000
+    most = max(limit, *(median(rates[method]) for method in _COLOURS if method in rates)) / 1000
     axes.set(xlim=(0, 1.22 * most), xlabel="thousand rows per second", yticks=range(len(_COLOURS)), yticklabels=[])
     axes.invert_yaxis()
 

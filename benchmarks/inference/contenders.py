@@ -26,11 +26,11 @@ def limit(frame):
     return lambda: frame.select("features").mapInArrow(count_batches, "rows long").collect()
 
 
-def keras_model(frame, kind):
+def keras_model(frame, kind, engine="keras"):
     """Return a function that applies our model stage."""
     from tensorflowonspark.ml import KerasModel
 
-    predicted = KerasModel.from_keras(network(kind)).transform(frame).select("prediction")
+    predicted = KerasModel.from_keras(network(kind), engine=engine).transform(frame).select("prediction")
     return lambda: run_all(predicted)
 
 
@@ -117,6 +117,7 @@ def present():
                 prepared[kind, method] = {
                     "limit": lambda: limit(frame),
                     "ours": lambda: keras_model(frame, kind),
+                    "onnx": lambda: keras_model(frame, kind, "onnx"),
                     "as in 2.x": lambda: as_in_2x(frame, kind, f"{scratch}/{kind}"),
                     "predict_batch_udf": lambda: batch_udf(frame.limit(taken).repartition(8).cache(), kind),
                     "alone": lambda: alone(frame, kind, taken),

@@ -27,22 +27,21 @@ def can_apply(to: ExportFormat) -> bool:
     return False
 
 
-def require_equal(expected: Arrays, found: Arrays, tolerance: float, what: str) -> float:
+def require_equal(expected: Arrays, found: Arrays, tolerance: float, what: str, remedy: str) -> float:
     """Refuse an export whose results differ from the model's; return the largest difference.
 
     A difference counts in parts of the largest value of its output. Raises SpecError, which names the output, the row
-    and both values.
+    and both values, and says what to do where they may differ.
 
     Examples
     --------
-    >>> require_equal({"a": np.array([[1.0], [4.0]])}, {"a": np.array([[1.0], [4.0]])}, 1e-3, "m.onnx")
+    >>> require_equal({"a": np.array([[1.0], [4.0]])}, {"a": np.array([[1.0], [4.0]])}, 1e-3, "m.onnx", "")
     0.0
-    >>> require_equal({"a": np.array([[1.0], [4.0]])}, {"a": np.array([[1.0], [4.5]])}, 1e-3, "m.onnx")
+    >>> require_equal({"a": np.array([[1.0], [4.0]])}, {"a": np.array([[1.0], [4.5]])}, 1e-3, "m.onnx", "use Keras")
     Traceback (most recent call last):
         ...
     tensorflowonspark.errors.SpecError: m.onnx differs from the model: row 1 of output 'a' is 4.5, and the model gives \
-4.0 (largest difference 0.5; tolerance=0.001 of the largest value, which is 4.0). It was not written; check_rows=0 \
-compares nothing, as for a model that draws random numbers
+4.0 (largest difference 0.5; tolerance=0.001 of the largest value, which is 4.0). It was not written; use Keras
     """
     if expected.keys() != found.keys():
         raise SpecError(f"{what} has the outputs {sorted(found)}, and the model {sorted(expected)}. It was not written")
@@ -69,7 +68,7 @@ compares nothing, as for a model that draws random numbers
             raise SpecError(
                 f"{what} differs from the model: row {worst[0]} of output {name!r} {values} (largest difference "
                 f"{difference[worst]:.3g}; tolerance={tolerance:g} of the largest value, which is {scale:.7}). It was "
-                "not written; check_rows=0 compares nothing, as for a model that draws random numbers"
+                f"not written; {remedy}"
             )
     return largest
 
@@ -104,10 +103,13 @@ def _saved_model(path: str) -> Call:
     return call
 
 
-def _onnx(path: str) -> Call:
+def onnx_call(model: str | bytes, threads: int = 0) -> Call:
+    """Return the function of a model in a file, or of its bytes; by default it uses all cores of the machine."""
     import onnxruntime
 
-    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     inputs, outputs = ([each.name for each in found] for found in (session.get_inputs(), session.get_outputs()))
     return lambda rows: dict(zip(outputs, session.run(None, {name: rows[name] for name in inputs}), strict=True))
 
@@ -138,7 +140,7 @@ def _openvino(path: str) -> Call:
 # What loads an export from a local path, by the name of its format.
 RUNTIMES: dict[str, Callable[[str], Call]] = {
     "tf_saved_model": _saved_model,
-    "onnx": _onnx,
+    "onnx": onnx_call,
     "litert": _litert,
     "openvino": _openvino,
 }

@@ -39,6 +39,7 @@ class Comparison:
     rows: Any  # as the model takes them; None if there are none
     is_asked: bool  # whether the program wants it: where it can't be made that is then an error, and else a warning
     tolerance: float
+    remedy: str = "check_rows=0 compares nothing, as for a model that draws random numbers"
 
 
 NOT_COMPARED = Comparison(None, is_asked=False, tolerance=0.0)
@@ -158,7 +159,8 @@ def _write_served(
         with keras.saving.custom_object_scope(made.objects):
             found = served(keras.models.load_model(path, compile=False), rows=compare.rows).results()
     found = found or apply(path, to, made.row_values())
-    difference = require_equal(made.results(), found, compare.tolerance, f"format={to.name!r}: the export")
+    what = f"format={to.name!r}: the export"
+    difference = require_equal(made.results(), found, compare.tolerance, what, compare.remedy)
     _log.info("the export (%s) gives what the model gives: largest difference %.3g", to.name, difference)
 
 

@@ -27,8 +27,7 @@ def keras_call(
 
     keras = import_module(library)
     if layers:
-        outputs = {name: model.get_layer(name).output for name in layers}
-        model = keras.Model(input_structure(model), outputs)
+        model = of_layers(keras, model, layers)
     predict, backend = predicting(model), keras.backend.backend() if library == "keras" else "tensorflow"
     if backend != "tensorflow":  # as other code in this process has imported it
         return _on_other_backend(model, keras, predict, held(inputs, backend))
@@ -42,6 +41,11 @@ def keras_call(
             return _by_name(call(_tensors(features)), [])
 
     return plainly
+
+
+def of_layers(keras: Any, model: Any, layers: Sequence[str]) -> Any:
+    """Return the model whose outputs are those of some layers, by the layers' names."""
+    return keras.Model(input_structure(model), {name: model.get_layer(name).output for name in layers})
 
 
 def _on_other_backend(model: Any, keras: Any, predict: Callable[..., Any], inputs: Sequence[TensorInfo]) -> Call:

@@ -8,13 +8,14 @@ import zipfile
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tensorflowonspark.keras.hooks import keep_sources, keras_backend
 from tensorflowonspark.keras.inference import inference_call
 from tensorflowonspark.keras.jax.saving_alone import inference_function
 from tensorflowonspark.ml.calls import Call, function_call, keras_call, saved_model_call
 from tensorflowonspark.ml.model_bundle import ModelBundle
+from tensorflowonspark.ml.onnx_engine import onnx_bundle, onnx_model_call
 from tensorflowonspark.ml.quiet_start import quiet_start
 from tensorflowonspark.ml.sent_models import SENT, SentModel
 from tensorflowonspark.ml.serialization import load_model
@@ -24,7 +25,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _MAX_MODELS = 4  # in a worker's memory: those of a pipeline, which alternate from batch to batch
+_Kept = TypeVar("_Kept")
 _models: "OrderedDict[tuple[Any, ...], Call]" = OrderedDict()
+_converted: "OrderedDict[tuple[Any, ...], ModelBundle]" = OrderedDict()  # in the driver
+_WITHOUT_TENSORFLOW = ("function", "onnx")  # the kinds of models that need it not
 
 
 @dataclass(frozen=True)
@@ -38,28 +42,42 @@ class DistributedModel:
 
 def loaded(distributed: DistributedModel) -> Call:
     """Return a function from the features of some rows to the model's outputs by name; later tasks get the same one."""
-    return _kept(distributed.sent.name, distributed.bundle, distributed.layers, lambda: _load(distributed))
+    key = _key(distributed.sent.name, distributed.bundle, distributed.layers)
+    return _kept(_models, key, lambda: _load(distributed))
 
 
 def loaded_here(bundle: ModelBundle) -> Call:
     """Return the function of a model whose data is in this process; later calls get the same one."""
-    return _kept(_name(bundle), bundle, (), lambda: load_call(bundle))
+    return _kept(_models, _key(_name(bundle), bundle), lambda: load_call(bundle))
 
 
-def _kept(name: str, bundle: ModelBundle, layers: tuple[str, ...], load: Callable[[], Call]) -> Call:
+def for_engine(engine: str, bundle: ModelBundle, layers: tuple[str, ...]) -> tuple[ModelBundle, tuple[str, ...]]:
+    """Return the model that an engine applies, converted if it takes another, with the layers that this still has.
+
+    Raises SpecError as `onnx_bundle` does.
+    """
+    if engine == "keras":
+        return bundle, layers
+    return _kept(_converted, _key(_name(bundle), bundle, layers), lambda: onnx_bundle(bundle, layers)), ()
+
+
+def _key(name: str, bundle: ModelBundle, layers: tuple[str, ...] = ()) -> tuple[Any, ...]:
     # A class can change where the model does not.
-    key = name, layers, bundle.signature, bundle.tags, bundle.code.digest, bundle.distrusted
-    if key not in _models:
-        _models[key] = load()
-    _models.move_to_end(key)
-    while len(_models) > _MAX_MODELS:
-        _models.popitem(last=False)
-    return _models[key]
+    return name, layers, bundle.signature, bundle.tags, bundle.code.digest, bundle.distrusted
+
+
+def _kept(kept: "OrderedDict[tuple[Any, ...], _Kept]", key: tuple[Any, ...], make: Callable[[], _Kept]) -> _Kept:
+    if key not in kept:
+        kept[key] = make()
+    kept.move_to_end(key)
+    while len(kept) > _MAX_MODELS:
+        kept.popitem(last=False)
+    return kept[key]
 
 
 def _load(distributed: DistributedModel) -> Call:
     bundle = replace(distributed.bundle, data=distributed.sent.read())
-    if bundle.kind != "function":
+    if bundle.kind not in _WITHOUT_TENSORFLOW:
         prepare_tensorflow()
     return load_call(bundle, distributed.layers)
 
@@ -71,6 +89,8 @@ def load_call(bundle: ModelBundle, layers: Sequence[str] = ()) -> Call:
     """
     if bundle.kind == "function":
         return _function(bundle)
+    if bundle.kind == "onnx":
+        return onnx_model_call(bundle)
     return _saved_model(bundle) if bundle.kind == "saved_model" else _keras_model(bundle, layers)
 
 

@@ -6,6 +6,8 @@ from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from tensorflowonspark.errors import FeedError, SpecError
 from tensorflowonspark.keras.structure import TensorInfo
 
@@ -111,7 +113,7 @@ def are_in_order(names: Sequence[str], columns: Sequence[str], what: str) -> boo
 
 
 def to_inputs(features: Mapping[str, Any], inputs: Sequence[TensorInfo]) -> Any:
-    """Return a batch's features, tensors by column, in the structure of the model's inputs.
+    """Return a batch's features, tensors or arrays by column, in the structure of the model's inputs.
 
     That is one tensor for one input, and for one column if no input is known, as before the model's first call;
     otherwise tensors by input. For an input of integers, of its dtype: Keras would cast them too, but let a large one
@@ -129,17 +131,18 @@ def to_inputs(features: Mapping[str, Any], inputs: Sequence[TensorInfo]) -> Any:
 
 
 def _side_by_side(columns: Sequence[tuple[str, Any]], taken: TensorInfo) -> Any:
+    alike = [each if taken.dtype == "string" else exact_cast(name, each, taken.dtype) for name, each in columns]
+    wide = [each[:, None] if len(each.shape) == 1 else each for each in alike]
+    if isinstance(wide[0], np.ndarray):
+        return np.concatenate(wide, axis=-1)
     import tensorflow as tf
 
-    alike = [each if taken.dtype == "string" else exact_cast(name, each, taken.dtype) for name, each in columns]
-    return tf.concat([each[:, None] if each.shape.rank == 1 else each for each in alike], axis=-1)
+    return tf.concat(wide, axis=-1)
 
 
 def _whole(name: str, values: Any, taken: TensorInfo | None) -> Any:
     """Return a column's values of the input's dtype if that or their own is one of integers, or else as they are."""
-    import tensorflow as tf
-
-    casts = taken is not None and (values.dtype.is_integer or tf.as_dtype(taken.dtype).is_integer)
+    casts = taken is not None and any(each.startswith(("int", "uint")) for each in (values.dtype.name, taken.dtype))
     return exact_cast(name, values, taken.dtype) if taken and casts else values
 
 
@@ -157,10 +160,12 @@ def held(inputs: Sequence[TensorInfo], backend: str) -> list[TensorInfo]:
 
 
 def exact_cast(name: str, values: Any, dtype: str) -> Any:
-    """Return a tensor of another dtype; an integer that this can't hold is an error where the tensor is computed.
+    """Return a tensor or an array of another dtype; an integer that this can't hold is an error where it is computed.
 
     Fractions are cut off, and floats rounded, as TensorFlow does both.
     """
+    if isinstance(values, np.ndarray):
+        return _exact_array(name, values, np.dtype(dtype))
     import tensorflow as tf
 
     old, new = values.dtype, tf.as_dtype(dtype)
@@ -173,11 +178,30 @@ def exact_cast(name: str, values: Any, dtype: str) -> Any:
         fits = (flat >= max(old.min, new.min)) & (flat <= min(old.max, new.max))
     else:
         fits = (tf.math.ceil(flat) >= float(new.min)) & (flat < float(new.max + 1))
-    message = (
-        f"column {name!r} ({old.name}) has a value that does not fit into {new.name}, which its input takes: give the "
-        "model an input of int64 (on JAX with JAX_ENABLE_X64=1), or change the value in Spark; the first such values:"
+    return tf.cast(require_all(fits, flat, _does_not_fit(name, old.name, new.name), values), new)
+
+
+def _exact_array(name: str, values: "np.ndarray[Any, Any]", new: "np.dtype[Any]") -> "np.ndarray[Any, Any]":
+    old = values.dtype
+    if old == new or new.kind not in "iu" or old.kind == "b":
+        return values.astype(new, copy=False)
+    limits = np.iinfo(new)
+    if old.kind in "iu":
+        held = np.iinfo(old)
+        fits = (values >= max(int(held.min), int(limits.min))) & (values <= min(int(held.max), int(limits.max)))
+    else:
+        fits = (np.ceil(values) >= float(limits.min)) & (values < float(int(limits.max) + 1))
+    if not fits.all():
+        wrong = ", ".join(map(str, values[~fits][:3]))
+        raise FeedError(f"{_does_not_fit(name, old.name, new.name)} {wrong}")
+    return values.astype(new)
+
+
+def _does_not_fit(name: str, old: str, new: str) -> str:
+    return (
+        f"column {name!r} ({old}) has a value that does not fit into {new}, which its input takes: give the model an "
+        "input of int64 (on JAX with JAX_ENABLE_X64=1), or change the value in Spark; the first such values:"
     )
-    return tf.cast(require_all(fits, flat, message, values), new)
 
 
 _refusals: set[str] = set()  # the errors of `require_all` in this process

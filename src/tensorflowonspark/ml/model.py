@@ -16,7 +16,7 @@ from tensorflowonspark.declarations import shows
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.keras.structure import TensorInfo
 from tensorflowonspark.ml.code import WithCode, code_for, pickled
-from tensorflowonspark.ml.distribution import distribute, loaded_here
+from tensorflowonspark.ml.distribution import distribute, for_engine, loaded_here
 from tensorflowonspark.ml.exporting import RowSource, Target, export_stage
 from tensorflowonspark.ml.features import TakenColumns, call_in_pieces, features_of
 from tensorflowonspark.ml.fetching import fetch_keras_model, fetch_saved_model
@@ -538,6 +538,10 @@ class KerasModel(ModelParams, Model, MLReadable["KerasModel"], MLWritable):
         bundle, given = self._bundle, code_for(self.getCustomObjects())
         return replace(bundle, code=pickled({**bundle.code.load(), **given.load()})) if given else bundle
 
+    def _applied(self, layers: tuple[str, ...] = ()) -> tuple[ModelBundle, tuple[str, ...]]:
+        """Return the model as the `engine` applies it, and those of the layers that it is still asked for."""
+        return for_engine(self.getEngine(), self._complete_bundle, layers)
+
     def _taken_schema(self, frame: "DataFrame") -> "StructType":
         """Return the feature columns of a DataFrame; raises SpecError or FeedError if they can't be taken."""
         check_columns(frame, self._feature_columns)
@@ -575,7 +579,7 @@ class KerasModel(ModelParams, Model, MLReadable["KerasModel"], MLWritable):
         batch = batch_of_row(value, self._feature_columns)
         taken = self._taken_columns(from_arrow_schema(batch.schema))
         features = features_of(taken, batch, by_name=self._bundle.kind != "function")
-        values = call_in_pieces(loaded_here(self._complete_bundle), features, batch, None)
+        values = call_in_pieces(loaded_here(self._applied()[0]), features, batch, None)
         return result_values(self._outputs, Columns(), values)
 
     @property
@@ -594,7 +598,7 @@ class KerasModel(ModelParams, Model, MLReadable["KerasModel"], MLWritable):
             )
         taken = self._taken_columns(schema, _SKIPPING)
         plan = PredictPlan(
-            model=distribute(dataset.sparkSession, self._complete_bundle, self._layers),
+            model=distribute(dataset.sparkSession, *self._applied(self._layers)),
             taken=taken,
             types=struct_of(types),
             outputs=self._output_groups,

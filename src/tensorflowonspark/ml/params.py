@@ -101,6 +101,8 @@ class ModelSettings:
         Handling of rows with a null or a wrong shape. In ``transform``: an error, results that are null ("keep"), or
         none: they are left out ("skip"). In ``fit`` "skip" leaves them out of training, and says how many; with
         "keep", too, they are an error.
+    engine : {"keras", "onnx"}
+        What computes the model in ``transform``: Keras, or ONNX Runtime on CPUs, which many networks are faster with.
     inferenceBatchSize : int, optional
         Rows per call of the model in ``transform``; by default as many as hold 4 MB, from 32 to 8,192.
     customObjects : mapping, optional
@@ -117,6 +119,7 @@ class ModelSettings:
     dtypes: Annotated[Mapping[str, str] | None, as_mapping, {}] = None
     fill: Annotated[Mapping[str, Any] | None, as_mapping, {}] = None
     handleInvalid: Invalid = "error"
+    engine: Literal["keras", "onnx"] = "keras"
     inferenceBatchSize: Annotated[int | None, positive] = None
     customObjects: Annotated[Mapping[str, Any] | None, as_mapping, {}] = None
 

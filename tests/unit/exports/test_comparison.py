@@ -143,13 +143,15 @@ def test_what_keras_and_tensorflow_read_is_compared_if_it_is_asked_for(tmp_path,
 )
 def test_results_that_differ_are_refused_with_the_first_largest(expected, found, text):
     with pytest.raises(SpecError) as raised:
-        require_equal(*({n: np.array(v) for n, v in each.items()} for each in (expected, found)), 1e-3, "the export")
+        require_equal(
+            *({n: np.array(v) for n, v in each.items()} for each in (expected, found)), 1e-3, "the export", "use Keras"
+        )
     assert text in str(raised.value)
 
 
 def test_equal_results_may_hold_what_is_no_number():
     same = {"a": np.array([[np.nan, np.inf, -np.inf, 0.0]]), "b": np.zeros((0, 3))}
-    assert require_equal(same, same, 0.0, "the export") == 0.0
+    assert require_equal(same, same, 0.0, "the export", "") == 0.0
 
 
 @pytest.mark.parametrize("to", ["onnx", "weights", "keras"])
