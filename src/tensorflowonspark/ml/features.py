@@ -1,8 +1,11 @@
 """The features of rows as a model takes them: arrays of Arrow columns, in pieces of some hundreds of rows."""
 
+import logging
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import pyarrow as pa
 
@@ -11,9 +14,12 @@ from tensorflowonspark.errors import FeedError
 from tensorflowonspark.feed_messages import SplitManifest
 from tensorflowonspark.node.feed.selection import FeatureOptions, Selection
 
+_log = logging.getLogger(__name__)
 _BATCH_BYTES = 4 << 20  # of inputs in a call: it takes by far longer than what a call costs, also on a GPU
 # A call for fewer rows costs more than they do; the results of more, which may be larger than the rows, take memory.
 _MIN_ROWS, _MAX_ROWS = 32, 8192
+# The rows that a model takes at once in this process since there was no memory for more.
+_most_rows: "WeakKeyDictionary[Callable[..., Any], int]" = WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
@@ -31,13 +37,40 @@ class TakenColumns:
 def call_in_pieces(
     model: Callable[[Any], Mapping[str, Any]], features: Any, batch: pa.RecordBatch, batch_rows: int | None
 ) -> dict[str, Any]:
-    """Return a model's outputs for the features of a batch, of which it takes some rows per call."""
+    """Return a model's outputs for the features of a batch, of which it takes some rows per call.
+
+    If there is no memory for these, it takes half of them from then on, down to one.
+    """
     found: dict[str, list[Any]] = {}
     step = batch_rows or _rows_per_call(batch)
-    for start in range(0, batch.num_rows, step):
-        for name, values in model(_slice(features, start, start + step)).items():
+    step = min(step, _most_rows.get(model, step))
+    start = 0
+    while start < batch.num_rows:
+        try:
+            results = model(_slice(features, start, start + step))
+        except Exception as error:
+            if not _is_out_of_memory(error) or step == 1:
+                raise
+            step = max(1, min(step, batch.num_rows - start) // 2)
+            _most_rows[model] = step
+            _log.warning(
+                "no memory for a call of the model with %d rows: it takes %d at once from now on", 2 * step, step
+            )
+            continue
+        start += step
+        for name, values in results.items():
             found.setdefault(name, []).append(values)
     return {name: joined(pieces) for name, pieces in found.items()}
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    """Return whether a call failed for want of memory, of the host or of a GPU: so that fewer rows may pass."""
+    tensorflow, jax = sys.modules.get("tensorflow"), sys.modules.get("jax")
+    if tensorflow is not None and isinstance(error, tensorflow.errors.ResourceExhaustedError):
+        return True
+    if jax is not None and isinstance(error, jax.errors.JaxRuntimeError):
+        return str(error).startswith("RESOURCE_EXHAUSTED")  # the status, which is all that this error has
+    return isinstance(error, MemoryError)
 
 
 def _rows_per_call(batch: pa.RecordBatch) -> int:

@@ -35,6 +35,7 @@ from tensorflowonspark.ml.outputs import (
 from tensorflowonspark.ml.params import ModelParams, ModelSettings, check_columns
 from tensorflowonspark.ml.persistence import StageReader, StageWriter
 from tensorflowonspark.ml.predict import PredictPlan, batch_of_row, with_results
+from tensorflowonspark.ml.row_progress import RowProgress
 from tensorflowonspark.ml.serialization import is_model, load_model, serialize_model
 from tensorflowonspark.ml.summary import TrainingSummary
 from tensorflowonspark.run_manifest import Record
@@ -91,6 +92,7 @@ class KerasModel(ModelParams, Model, MLReadable["KerasModel"], MLWritable):
         self._given_bundle = bundle
         self.history: dict[str, list[float]] = {name: list(values) for name, values in (history or {}).items()}
         self._layers: tuple[str, ...] = ()
+        self._progress: list[RowProgress] = []  # while its rows are counted; copies share it
         self._manifest: Record = {}  # of the run that has trained it, if a `KerasEstimator` has
 
     def setParams(self, **params: "Unpack[ModelKeywords]") -> "Self":
@@ -422,10 +424,42 @@ class KerasModel(ModelParams, Model, MLReadable["KerasModel"], MLWritable):
         other._layers = tuple(layers)
         return other
 
+    def progress(self, total: int | None = None) -> RowProgress:
+        """Count the rows of ``transform`` while Spark computes them, and draw a bar on a terminal or in a notebook.
+
+        In the block each call of ``transform`` is counted, also that of a pipeline with this stage. Rows count when
+        their task has ended, and once if Spark runs it again.
+
+        Parameters
+        ----------
+        total : int, optional
+            The rows that there will be; without it the bar has no end.
+
+        Returns
+        -------
+        RowProgress
+            A context manager, whose `rows` are those up to now.
+
+        Raises
+        ------
+        SpecError
+            From ``transform`` in a session of Spark Connect, which can't count.
+
+        Examples
+        --------
+        >>> stage = KerasModel.from_function(lambda x: x * 2, {"twice": ("float32", ())}, featuresCol="x")
+        >>> df = spark.range(1000).selectExpr("float(id) as x")
+        >>> with stage.progress(total=1000) as progress:
+        ...     stage.transform(df).write.format("noop").mode("overwrite").save()
+        >>> progress.rows
+        1000
+        """
+        return RowProgress(self._progress, total)
+
     def copy(self, extra: Any = None) -> "KerasModel":
         """Return a copy with the params in `extra` changed; both share the model."""
         other: KerasModel = super().copy(extra)
-        other._given_bundle, other._layers = self._given_bundle, self._layers
+        other._given_bundle, other._layers, other._progress = self._given_bundle, self._layers, self._progress
         other.history, other._manifest = dict(self.history), self._manifest
         return other
 
@@ -604,6 +638,7 @@ class KerasModel(ModelParams, Model, MLReadable["KerasModel"], MLWritable):
             outputs=self._output_groups,
             batch_rows=self.getInferenceBatchSize(),
             invalid=self.getHandleInvalid(),
+            counter=next((each.counter(dataset.sparkSession) for each in self._progress), None),
         )
         return with_results(plan, dataset)
 

@@ -32,6 +32,7 @@ _ONNX = FORMATS["onnx"]
 _OTHERWISE = "engine='keras', the default, applies every model"
 _ROWS, _SIZE = 8, 32  # that are made up, and what is made of a size that varies: convolutions take no less than theirs
 _TOLERANCE = 1e-3  # as that of exports
+_NO_MEMORY = "Failed to allocate memory for requested buffer"  # of ONNX Runtime, which has no class for it
 
 
 def onnx_bundle(bundle: ModelBundle, layers: Sequence[str] = ()) -> ModelBundle:
@@ -90,7 +91,12 @@ def onnx_model_call(bundle: ModelBundle) -> Call:
             taken = to_inputs({name: _dense(name, each) for name, each in features.items()}, bundle.inputs)
             values = taken if isinstance(taken, Mapping) else {bundle.inputs[0].name: taken}
             rows = {each.name: _of_rank(values[each.name], each) for each in bundle.inputs}
-        return run(rows)
+        try:
+            return run(rows)
+        except Exception as error:
+            if _NO_MEMORY in str(error):
+                raise MemoryError(str(error)) from error
+            raise
 
     return call
 

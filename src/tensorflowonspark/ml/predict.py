@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
+    from tensorflowonspark.ml.row_progress import RowCounter
+
 
 @dataclass(frozen=True)
 class PredictPlan:
@@ -38,6 +40,7 @@ class PredictPlan:
     outputs: OutputGroups = ()  # in groups, each with its columns; empty if they have the columns' names
     batch_rows: int | None = None  # of a call, at most; None for as many as hold a few megabytes
     invalid: str = "error"  # ``error``, ``keep`` or ``skip`` the rows that the model can't take
+    counter: "RowCounter | None" = None  # of progress
 
     @property
     def schema(self) -> pa.Schema:
@@ -53,6 +56,8 @@ def predict(plan: PredictPlan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa
     for batch in batches:
         yield _predict_batch(plan, schema, batch, partition, row)
         row += batch.num_rows
+    if plan.counter is not None:
+        plan.counter.add(row)
 
 
 def this_partition() -> int:
