@@ -17,6 +17,7 @@ from tensorflowonspark.driver.dashboard.service import DashboardService
 from tensorflowonspark.driver.metrics import event_log
 from tensorflowonspark.driver.metrics import metrics_store as store_module
 from tensorflowonspark.driver.metrics.metrics_store import MetricsStore
+from tensorflowonspark.driver.metrics.run_clock import RunClock
 from tensorflowonspark.driver.nodes import Node, NodeState
 from tensorflowonspark.messages import GpuUsage, Member, NodeUsage, ReportedMetrics, TrainingTotals
 from tests.support.backend import LoopbackBackend
@@ -28,6 +29,13 @@ _ADVICE = (
     "it with at most 0.4. Free its host of other work, give it as many cores as the others have, or even out their "
     "work"
 )
+
+
+class PlayedClock(RunClock):
+    """A clock of played time; what is done in each second is played too."""
+
+    def begin(self, tick):
+        """Start no thread."""
 
 
 class PlayedTraining:
@@ -46,13 +54,12 @@ class PlayedTraining:
     """
 
     def __init__(self, nodes=2, *, slow=SLOW, gpus=0, begin=None):
-        self.store = MetricsStore("digits.py")
         self.seconds = 0
+        self.store = MetricsStore("digits.py", PlayedClock(lambda: self._begin + self.seconds))
         self._begin = time.time() if begin is None else begin
         self._slow = slow
         self._gpus = gpus
         self._random = random.Random(1)
-        self.store._sampler = object()  # samples are taken as the time is played
         roles = ClusterSpec(num_workers=nodes).roles
         self.nodes = [
             Node(
@@ -73,7 +80,7 @@ class PlayedTraining:
     @contextmanager
     def _clock(self):
         """Let the store's clock show the time that is played."""
-        now = self.store._ended = self._begin + self.seconds  # until when the nodes' time is accounted for
+        now = self._begin + self.seconds
         clock = SimpleNamespace(time=lambda: now, monotonic=lambda: now)
         with mock.patch.object(store_module, "time", clock), mock.patch.object(event_log, "time", clock):
             yield

@@ -1,28 +1,23 @@
 """Goodput: what became of the seconds of the nodes that train, by a clock that the test turns."""
 
-from types import SimpleNamespace
-
 import pytest
 
 from tensorflowonspark.config import ClusterSpec
-from tensorflowonspark.driver.metrics import metrics_store as module
 from tensorflowonspark.driver.metrics.goodput import CAUSES
 from tensorflowonspark.driver.metrics.metrics_store import MetricsStore
 from tensorflowonspark.driver.metrics.records import Goodput
 from tensorflowonspark.driver.nodes import NodeProgram, Roster
 from tensorflowonspark.messages import TrainingTotals
+from tests.support.played_training import PlayedClock
 
 
 class Run:
     """A run of two workers, of which each test plays what the driver learns."""
 
-    def __init__(self, monkeypatch, spec=None):
+    def __init__(self, spec=None):
         self.now = 1000.0
-        clock = SimpleNamespace(monotonic=lambda: self.now, time=lambda: self.now)
-        monkeypatch.setattr(module, "time", clock)
         self.spec = spec or ClusterSpec(num_workers=2)
-        self.store = MetricsStore("train")
-        self.store._sampler = object()
+        self.store = MetricsStore("train", PlayedClock(lambda: self.now))
         self.restarts = -1
 
     def attempt(self):
@@ -71,8 +66,8 @@ def totals_of(values):
 
 
 @pytest.fixture
-def run(monkeypatch):
-    return Run(monkeypatch)
+def run():
+    return Run()
 
 
 def test_an_import_is_no_other_start(run):
@@ -235,8 +230,8 @@ def test_the_steps_of_a_node_that_starts_again_alone_count(run):
     assert run.seconds(60.0) == {"start": 25.0, "steps": 35.0}
 
 
-def test_nodes_that_do_not_train_and_those_that_serve_do_not_count(monkeypatch):
-    run = Run(monkeypatch, ClusterSpec(num_workers=2, num_ps=1, chief=True, evaluator=True))
+def test_nodes_that_do_not_train_and_those_that_serve_do_not_count():
+    run = Run(ClusterSpec(num_workers=2, num_ps=1, chief=True, evaluator=True))
     run.attempt()
     for node in run.nodes[3:]:
         node.program.serving = True

@@ -10,7 +10,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from statistics import fmean, median
-from threading import Event, Thread
 from typing import Literal, TypeVar
 
 from tensorflowonspark.config import Job
@@ -21,14 +20,12 @@ from tensorflowonspark.driver.metrics.measures import CURVES
 from tensorflowonspark.driver.metrics.node_record import NodeRecord, stragglers
 from tensorflowonspark.driver.metrics.phases import TrainingPhases
 from tensorflowonspark.driver.metrics.records import ClusterMetrics, Goodput, NodeMetrics
+from tensorflowonspark.driver.metrics.run_clock import RunClock
 from tensorflowonspark.driver.nodes import Node, NodeState
 from tensorflowonspark.messages import Evaluation, NodeUsage, TrainingTotals
 from tensorflowonspark.run_manifest import Record
 
 _log = logging.getLogger(__name__)
-
-_SAMPLE_SECONDS = 1.0
-
 
 Number = TypeVar("Number", int, float)
 
@@ -40,17 +37,15 @@ def _sum(values: Iterable[Number | None]) -> Number | None:
 
 
 class MetricsStore:
-    """Collects the metrics of one cluster."""
+    """Collects the metrics of one cluster; the `clock` is that of its time, by default the machine's."""
 
-    def __init__(self, name: str = "") -> None:
+    def __init__(self, name: str = "", clock: RunClock | None = None) -> None:
         self.name = name
         self.state: Literal["new", "running", "ended", "failed"] = "new"
         self.cluster = ""
         self.restarts = 0
         self.validation: dict[str, list[float]] = {}  # as of `ClusterMetrics`
         self.manifest: Record = {}  # as the chief knows it, or before that the driver
-        self._begun: float | None = None  # time (time.monotonic) of the first attempt
-        self._ended: float | None = None  # and of the end
         self._advice: Callable[[], str | None] = lambda: None
         self._nodes: Sequence[Node] = ()
         self._chief = 0
@@ -59,8 +54,7 @@ class MetricsStore:
         self._ledger = GoodputLedger()
         self._phases = TrainingPhases()  # of the chief, in this attempt
         self._history = History(tuple(CURVES))
-        self._closed = Event()
-        self._sampler: Thread | None = None
+        self._clock = clock or RunClock()
 
     # ---- from the driver's other parts
 
@@ -83,12 +77,8 @@ class MetricsStore:
         jobs = [node.role.job for node in nodes]
         workers = jobs.count(Job.CHIEF) + jobs.count(Job.WORKER)
         self.events.attempt_began({"attempt": restarts, "workers": workers, "ps": jobs.count(Job.PS)})
-        now = time.monotonic()
-        self._ledger.begin_attempt(nodes, chief, now)
-        if self._sampler is None:
-            self._begun = now
-            self._sampler = Thread(target=self._sample, daemon=True, name="metrics")
-            self._sampler.start()
+        self._ledger.begin_attempt(nodes, chief, self._clock.now())
+        self._clock.begin(self._add_sample)
 
     def take_usage(self, node: Node, usage: NodeUsage) -> None:
         """Note what the processes of a node use."""
@@ -96,7 +86,7 @@ class MetricsStore:
 
     def take_totals(self, node: Node, totals: TrainingTotals) -> None:
         """Note what a node's program has done so far; the metrics of the chief are the cluster's."""
-        now = time.monotonic()
+        now = self._clock.now()
         self._records[node.number].take_totals(totals, now)
         self._ledger.take_totals(node.number, totals, now)
         if node.number == self._chief:
@@ -113,7 +103,7 @@ class MetricsStore:
 
     def retire(self, node: Node) -> None:
         """Note that a node's process is over, in whose place another one is started."""
-        self._ledger.retire(node, time.monotonic())
+        self._ledger.retire(node, self._clock.now())
 
     def take_lines(self, node: Node, lines: Sequence[str]) -> None:
         """Keep the last lines of a node's output."""
@@ -125,10 +115,8 @@ class MetricsStore:
 
     def end(self, *, failed: bool, text: str) -> None:
         """Note the end of the cluster; return when the listeners have handled it, or after ten seconds."""
-        if self._closed.is_set():
+        if not self._clock.end():
             return
-        self._closed.set()
-        self._ended = time.monotonic()
         self.state = "failed" if failed else "ended"
         if self._nodes:
             self._add_sample()
@@ -157,14 +145,14 @@ class MetricsStore:
             events=events,
             advice=self._advice(),
             total_epochs=total_epochs,
-            seconds=0.0 if self._begun is None else (self._ended or time.monotonic()) - self._begun,
+            seconds=self._clock.seconds,
             goodput=self.goodput(),
             validation=self.validation,
         )
 
     def goodput(self) -> Goodput | None:
         """Return what became of the nodes' time so far; None before the start."""
-        return self._ledger.read(self._ended or time.monotonic())
+        return self._ledger.read(self._clock.now())
 
     def series(self, number: int | None = None) -> dict[str, list[float | None]]:
         """Return the curves of a node, or of the cluster: ``time`` and each of `CURVES`."""
@@ -184,19 +172,15 @@ class MetricsStore:
             record.first = None
 
     def _node_metrics(self) -> tuple[NodeMetrics, ...]:
-        now = time.monotonic()
+        now = self._clock.now()
         nodes = [self._records[node.number].metrics(node, now) for node in self._nodes]
         behind = stragglers(nodes)
         return tuple(replace(each, straggler=True) if each.number in behind else each for each in nodes)
 
-    # ---- threads
-
-    def _sample(self) -> None:
-        while not self._closed.wait(_SAMPLE_SECONDS):
-            self._add_sample()
+    # ---- in the clock's thread
 
     def _add_sample(self) -> None:
-        now, monotonic = time.time(), time.monotonic()
+        now, monotonic = time.time(), self._clock.now()
         of_nodes = []
         for node in self._nodes:
             record = self._records[node.number]

@@ -5,6 +5,7 @@ The windows are those of `FileRows`, in the same order. So an epoch that began h
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from itertools import count
 from threading import Condition, Thread
 
@@ -24,12 +25,24 @@ from tensorflowonspark.storage.file_systems import READS_AT_ONCE
 _WINDOWS_HELD = 2  # the program's, and the next; a third one is being put together
 
 
+def _ignore(_: object) -> None:
+    pass
+
+
+@dataclass(frozen=True)
+class ReadReports:
+    """What a pass calls in another thread as it reads."""
+
+    rows: Callable[[int], object] = _ignore  # with the number of rows so far, after each window
+    end: Callable[[int], object] = _ignore  # with that of all
+    error: Callable[[str], object] = _ignore  # with the reason why reading has ended before
+
+
 class CountingPass:
     """Reads the splits once, ahead of the program, and holds the windows as parts of a stream.
 
     The rows in memory should not exceed `limit_bytes`; `row_bytes` is the mean size of a row, as far as the first rows
-    show it. In another thread, `on_rows` takes the number of rows read so far, after each window, `on_end` that of all,
-    and `on_error` why reading has ended before.
+    show it.
     """
 
     def __init__(
@@ -37,16 +50,12 @@ class CountingPass:
         splits: Sequence[FileSplit],
         row_bytes: float,
         limit_bytes: int,
-        on_rows: Callable[[int], object] = lambda _: None,
-        on_end: Callable[[int], object] = lambda _: None,
-        on_error: Callable[[str], object] = lambda _: None,
+        report: ReadReports,
     ) -> None:
         self._splits = splits
         self._row_bytes = row_bytes
         self._limit_bytes = limit_bytes
-        self._on_rows = on_rows
-        self._on_end = on_end
-        self._on_error = on_error
+        self._report = report
         self._counts: dict[int, int] = {}  # by split
         self._changed = Condition()
         self._windows: dict[int, tuple[Shard, list[PartSummary]]] = {}  # that the program has not taken, by number
@@ -164,14 +173,14 @@ class CountingPass:
             with self._changed:
                 self._error = text
                 self._changed.notify_all()
-            self._on_error(text)
+            self._report.error(text)
             return
         finally:
             windows.close()
         with self._changed:
             self._ended = True
             self._changed.notify_all()
-        self._on_end(self._rows)
+        self._report.end(self._rows)
 
     def _wait_for_room(self) -> None:
         with self._changed:
@@ -200,7 +209,7 @@ class CountingPass:
             self._held += 1
             self._rows += shard.rows
             self._changed.notify_all()
-        self._on_rows(self._rows)
+        self._report.rows(self._rows)
 
 
 class _Closed(Exception):

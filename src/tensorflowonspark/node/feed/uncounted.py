@@ -19,7 +19,7 @@ from tensorflowonspark.feed_messages import (
 )
 from tensorflowonspark.node.driver_link import Link
 from tensorflowonspark.node.feed import kept
-from tensorflowonspark.node.feed.counting import CountingPass
+from tensorflowonspark.node.feed.counting import CountingPass, ReadReports
 from tensorflowonspark.node.feed.file_rows import FileRows
 from tensorflowonspark.node.feed.selection import Selection
 from tensorflowonspark.node.feed.streams import PartStream, RowStream
@@ -55,9 +55,8 @@ class UncountedRows:
             send_count(rows)
             self._keep(counting)
 
-        counting = CountingPass(
-            self._splits, self._row_bytes, self._limit_bytes, send_rows, ended, partial(link.feeds.break_off, feed)
-        )
+        report = ReadReports(send_rows, ended, partial(link.feeds.break_off, feed))
+        counting = CountingPass(self._splits, self._row_bytes, self._limit_bytes, report)
 
         def next_grant(seconds: float | None = None) -> StepGrant | None:
             grant = link.feeds.wait_for_grant(feed, seconds)
@@ -81,7 +80,7 @@ class UncountedRows:
         def ended(_rows: int) -> None:
             self._keep(counting)
 
-        counting = CountingPass(self._splits, self._row_bytes, self._limit_bytes, on_end=ended)
+        counting = CountingPass(self._splits, self._row_bytes, self._limit_bytes, ReadReports(end=ended))
 
         def arrived() -> SplitManifest | None:
             counts = counting.counts
