@@ -136,6 +136,12 @@ def settings_of_file_systems(spark):
     assert default == {"worker:0": "hdfs://set-by-the-client/data"}
 
 
+def scored_with_progress(spark):
+    stage = tfos.ml.KerasModel.from_function(lambda x: x, {"y": ("float32", ())}, featuresCol="id")
+    with stage.progress():
+        stage.transform(spark.range(3))
+
+
 def refusals(spark):
     """Return the error of each thing that Spark Connect can't do, by its name in docs/deploy/databricks.md."""
 
@@ -151,6 +157,7 @@ def refusals(spark):
         "`tune`": lambda: tfos.tune(spark, optuna.create_study(), objective),
         "`num_workers=(1, 2)`": lambda: tfos.run(spark, program, num_workers=(1, 2)),
         '`restarts=RestartPolicy(scope="node")`': lambda: tfos.run(spark, program, restarts=alone, num_workers=2),
+        "`KerasModel.progress`": lambda: scored_with_progress(spark),
         "`log_dir`": lambda: tfos.run(spark, program, logs="logs"),
     }
     found = {}

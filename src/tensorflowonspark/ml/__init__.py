@@ -7,6 +7,7 @@
   travels as a `model_bundle`, with the `code` of the user's own classes; `serialization` makes it of a model in memory,
   `fetching` of a file.
 - Spark's Python workers: `predict`, `invalid_rows` and `row_statistics`, with models from `distribution`.
+- `onnx_engine` converts a model for them, and `row_progress` counts their rows.
 - `inputs` and `outputs` map columns to a model's tensors and back; `structure` names these.
 """
 
@@ -16,11 +17,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tensorflowonspark.ml.estimator import KerasEstimator as KerasEstimator
     from tensorflowonspark.ml.model import KerasModel as KerasModel
+    from tensorflowonspark.ml.row_progress import RowProgress as RowProgress
     from tensorflowonspark.ml.summary import TrainingSummary as TrainingSummary
 
-__all__ = ["KerasEstimator", "KerasModel", "TrainingSummary"]
+__all__ = ["KerasEstimator", "KerasModel", "RowProgress", "TrainingSummary"]
 
-_MODULES = {"KerasEstimator": "estimator", "KerasModel": "model", "TrainingSummary": "summary"}
+_MODULES = {
+    "KerasEstimator": "estimator",
+    "KerasModel": "model",
+    "RowProgress": "row_progress",
+    "TrainingSummary": "summary",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -35,7 +35,7 @@ from tensorflowonspark.ml.outputs import (
 from tensorflowonspark.ml.params import ModelParams, ModelSettings, check_columns
 from tensorflowonspark.ml.persistence import StageReader, StageWriter
 from tensorflowonspark.ml.predict import PredictPlan, batch_of_row, with_results
-from tensorflowonspark.ml.row_progress import RowProgress
+from tensorflowonspark.ml.row_progress import RowCounts, RowProgress
 from tensorflowonspark.ml.serialization import is_model, load_model, serialize_model
 from tensorflowonspark.ml.summary import TrainingSummary
 from tensorflowonspark.run_manifest import Record
@@ -92,7 +92,7 @@ class KerasModel(ModelParams, Model, MLReadable["KerasModel"], MLWritable):
         self._given_bundle = bundle
         self.history: dict[str, list[float]] = {name: list(values) for name, values in (history or {}).items()}
         self._layers: tuple[str, ...] = ()
-        self._progress: list[RowProgress] = []  # while its rows are counted; copies share it
+        self._progress: list[RowCounts] = []  # while its rows are counted; copies share it
         self._manifest: Record = {}  # of the run that has trained it, if a `KerasEstimator` has
 
     def setParams(self, **params: "Unpack[ModelKeywords]") -> "Self":

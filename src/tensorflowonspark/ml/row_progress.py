@@ -49,33 +49,20 @@ class RowCounter:
             self.counts.add({(self.call, context.stageId(), context.partitionId()): rows})
 
 
-class RowProgress:
-    """The rows that a stage has been applied to, and a bar of them; `KerasModel.progress` makes it.
+class RowCounts:
+    """The rows of all calls of ``transform`` in a block."""
 
-    The bar is drawn on a terminal and in a notebook. Rows count when their task has ended.
-
-    Attributes
-    ----------
-    total : int or None
-        The rows that there will be, if that is known.
-    """
-
-    def __init__(self, running: "list[RowProgress]", total: int | None) -> None:
-        self.total = total
-        self._running = running  # the stage's: this one within its block
+    def __init__(self) -> None:
         self._counts: Any = None
         self._calls = 0
-        self._over = Event()
-        self._thread = Thread(target=self._draw, name="progress of transform", daemon=True)
-        self._started = 0.0
 
     @property
     def rows(self) -> int:
-        """The rows up to now, each as often as Spark's actions have asked for it."""
+        """The rows of all tasks that have ended."""
         return sum(list(self._counts.value.values())) if self._counts is not None else 0
 
     def counter(self, spark: "SparkSession") -> RowCounter:
-        """Return what the tasks of one call of ``transform`` report to.
+        """Return what the tasks of one call report to.
 
         Raises SpecError in a session of Spark Connect, which has no accumulators.
         """
@@ -86,11 +73,36 @@ class RowProgress:
         self._calls += 1
         return RowCounter(self._counts, self._calls)
 
+
+class RowProgress:
+    """The rows that a stage has been applied to, and a bar of them; `KerasModel.progress` makes it.
+
+    A context manager. The bar is drawn on a terminal and in a notebook. Rows count when their task has ended.
+
+    Attributes
+    ----------
+    total : int or None
+        The rows that there will be, if that is known.
+    """
+
+    def __init__(self, running: list[RowCounts], total: int | None) -> None:
+        self.total = total
+        self._running = running  # the stage's: that of this one within its block
+        self._counts = RowCounts()
+        self._over = Event()
+        self._thread = Thread(target=self._draw, name="progress of transform", daemon=True)
+        self._started = 0.0
+
+    @property
+    def rows(self) -> int:
+        """The rows up to now, each as often as Spark's actions have asked for it."""
+        return self._counts.rows
+
     def __enter__(self) -> "RowProgress":
         """Count the rows of what the stage is applied to from now on."""
         if self._running or self._started:
             raise SpecError("progress: the rows of this stage are counted already, in a block around this one")
-        self._running.append(self)
+        self._running.append(self._counts)
         self._started = time.monotonic()
         if sys.stderr.isatty() or in_notebook():
             self._thread.start()
@@ -98,7 +110,7 @@ class RowProgress:
 
     def __exit__(self, *error: object) -> None:
         """Remove the bar, and log the rows."""
-        self._running.remove(self)
+        self._running.remove(self._counts)
         self._over.set()
         if self._thread.is_alive():
             self._thread.join()
