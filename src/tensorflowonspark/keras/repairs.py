@@ -26,6 +26,7 @@ ADAPT = "adapt of preprocessing layers on several workers"
 METRICS = "the metrics of a training"
 PLACED = "a layer on another node"
 TABLES = "ShardedEmbedding"
+WEIGHTS = "weights in memory once per executor"
 
 
 def _repair(function: str, module: str, feature: str, *names: str, required: bool = True) -> Repair:
@@ -181,6 +182,7 @@ IMPORTS = (  # names that functions use where they need them
     Use("keras.src.trainers.data_adapters.tf_dataset_adapter", FIT, ("TFDatasetAdapter",)),
     Use("keras.src.layers.preprocessing.discretization", ADAPT, ("merge_summaries",)),
     Use("keras.src.saving.serialization_lib", "models where code is refused", ("SafeModeScope",)),
+    Use("keras.src.saving.saving_lib", WEIGHTS, ("safe_get_h5_dataset",)),
 )  # fmt: skip
 _STATE = "the state of callbacks in a checkpoint"
 ATTRIBUTES = (  # of objects, which functions use where they need them
@@ -192,6 +194,7 @@ ATTRIBUTES = (  # of objects, which functions use where they need them
     Use("keras", "the columns that a layer which adapts receives", ("Function()._nodes_by_depth",)),
     Use("keras.src.ops.node", "the names of a model's outputs", ("()._keras_history",)),
     Use("keras", PLACED, ("Variable()._value", "Variable._deferred_initialize")),
+    Use("keras", WEIGHTS, ("Variable()._initializer",)),
     Use("tensorflow.python.distribute.input_lib", FIT, ("DistributedIteratorBase()._enable_get_next_as_optional",)),
     Use("tensorflow.python.eager.context", STRATEGY, ("()._context", "Context()._initialized")),
     Use("tf_keras.src.engine.compile_utils", PADDING, (

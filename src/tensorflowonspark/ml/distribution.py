@@ -19,6 +19,7 @@ from tensorflowonspark.ml.onnx_engine import onnx_bundle, onnx_model_call
 from tensorflowonspark.ml.quiet_start import quiet_start
 from tensorflowonspark.ml.sent_models import SENT, SentModel
 from tensorflowonspark.ml.serialization import load_model
+from tensorflowonspark.ml.shared_weights import load_shared
 from tensorflowonspark.supervisor.host import local_directory
 
 if TYPE_CHECKING:
@@ -76,10 +77,13 @@ def _kept(kept: "OrderedDict[tuple[Any, ...], _Kept]", key: tuple[Any, ...], mak
 
 
 def _load(distributed: DistributedModel) -> Call:
-    bundle = replace(distributed.bundle, data=distributed.sent.read())
+    bundle = distributed.bundle
     if bundle.kind not in _WITHOUT_TENSORFLOW:
         prepare_tensorflow()
-    return load_call(bundle, distributed.layers)
+    model = load_shared(distributed.sent, bundle)
+    if model is not None:
+        return _keras_model(model, bundle, distributed.layers)
+    return load_call(replace(bundle, data=distributed.sent.read()), distributed.layers)
 
 
 def load_call(bundle: ModelBundle, layers: Sequence[str] = ()) -> Call:
@@ -91,7 +95,7 @@ def load_call(bundle: ModelBundle, layers: Sequence[str] = ()) -> Call:
         return _function(bundle)
     if bundle.kind == "onnx":
         return onnx_model_call(bundle)
-    return _saved_model(bundle) if bundle.kind == "saved_model" else _keras_model(bundle, layers)
+    return _saved_model(bundle) if bundle.kind == "saved_model" else _keras_model(load_model(bundle), bundle, layers)
 
 
 def prepare_tensorflow() -> None:
@@ -111,11 +115,9 @@ def prepare_tensorflow() -> None:
         tf.config.list_logical_devices()  # which looks for GPUs
 
 
-def _keras_model(bundle: ModelBundle, layers: Sequence[str]) -> Call:
+def _keras_model(model: Any, bundle: ModelBundle, layers: Sequence[str]) -> Call:
     on_jax = bundle.kind == "keras" and keras_backend() == "jax"
-    return keras_call(
-        load_model(bundle), bundle.kind, bundle.inputs, layers, inference_function if on_jax else inference_call
-    )
+    return keras_call(model, bundle.kind, bundle.inputs, layers, inference_function if on_jax else inference_call)
 
 
 def _saved_model(bundle: ModelBundle) -> Call:

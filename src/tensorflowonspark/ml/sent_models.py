@@ -32,15 +32,22 @@ class SentModel:
     name: str  # the same for the same bytes
     broadcast: Any = None  # a `pyspark.Broadcast`; None for a file of a session of Spark Connect
 
-    def read(self) -> bytes:
-        """Return the bytes, in a task."""
+    def file(self) -> Path | None:
+        """Return the file that contains the bytes, in a task; None where Spark encrypts its files."""
         if self.broadcast is None:
             from pyspark import SparkFiles
 
-            return Path(SparkFiles.get(self.name)).read_bytes()
+            return Path(SparkFiles.get(self.name))
         path = getattr(self.broadcast, "_path", None)
+        return Path(path) if path else None
+
+    def read(self) -> bytes:
+        """Return the bytes, in a task."""
+        file = self.file()
+        if self.broadcast is None and file is not None:
+            return file.read_bytes()
         # `value` would keep the bytes in the worker's memory, beside the model that is made of them.
-        data: bytes = self.broadcast.load_from_path(path) if path else self.broadcast.value
+        data: bytes = self.broadcast.load_from_path(str(file)) if file else self.broadcast.value
         return data
 
 

@@ -119,28 +119,35 @@ def load_model(bundle: ModelBundle, custom_objects: Mapping[str, Any] | None = N
     `check_keras` refuses this Keras.
     """
     bundle.require_keras()
-    library = import_module(bundle.kind)
-    if bundle.distrusted:
-        check_keras(library.__version__)
     if not zipfile.is_zipfile(io.BytesIO(bundle.data)):
         raise SpecError(f"the model is no .keras file, which is a zip archive: it begins with {bundle.data[:8]!r}")
     with tempfile.TemporaryDirectory(prefix="tfos-") as scratch:
         path = Path(scratch, MODEL_FILE)
         path.write_bytes(bundle.data)
-        try:
-            with (
-                library.saving.custom_object_scope({**bundle.code.load(bundle.kind), **(custom_objects or {})}),
-                _safe_mode() if bundle.distrusted else nullcontext(),
-            ):
-                return library.models.load_model(str(path))
-        except (TypeError, ValueError) as error:
-            code = f" (with the code of {', '.join(bundle.code.names)})" if bundle.code else ""
-            refused = f" Code is refused here, whatever {bundle.kind}.config allows." if bundle.distrusted else ""
-            raise SpecError(
-                f"{bundle.kind} can't read the model{code}: {error}.{refused} Your own classes and functions are sent "
-                "with a model that is given as an object; one that is read from a file needs "
-                "customObjects={'Name': Name}"
-            ) from error
+        return load_file(bundle, path, custom_objects)
+
+
+def load_file(
+    bundle: ModelBundle, path: Path, custom_objects: Mapping[str, Any] | None = None, *, compiled: bool = True
+) -> Any:
+    """Return what `load_model` does, given the bundle's data in a file, or a directory with that file's content."""
+    library = import_module(bundle.kind)
+    if bundle.distrusted:
+        check_keras(library.__version__)
+    try:
+        with (
+            library.saving.custom_object_scope({**bundle.code.load(bundle.kind), **(custom_objects or {})}),
+            _safe_mode() if bundle.distrusted else nullcontext(),
+        ):
+            return library.models.load_model(str(path), compile=compiled)
+    except (TypeError, ValueError) as error:
+        code = f" (with the code of {', '.join(bundle.code.names)})" if bundle.code else ""
+        refused = f" Code is refused here, whatever {bundle.kind}.config allows." if bundle.distrusted else ""
+        raise SpecError(
+            f"{bundle.kind} can't read the model{code}: {error}.{refused} Your own classes and functions are sent "
+            "with a model that is given as an object; one that is read from a file needs "
+            "customObjects={'Name': Name}"
+        ) from error
 
 
 def _safe_mode() -> AbstractContextManager[None]:
