@@ -29,7 +29,7 @@ def two_one_core_workers(memory="3g", **settings):
     with (
         tempfile.TemporaryDirectory() as scratch,
         standalone_cluster(scratch, [1, 1], memory) as master,
-        _session(master, settings) as spark,
+        session(master, settings) as spark,
     ):
         yield spark
 
@@ -41,11 +41,12 @@ def two_whole_workers(memory, **settings):
 
 def two_slots(**settings):
     """Yield a session on ``local[2]``, whose tasks run in the driver; with settings of Spark as above."""
-    return _session("local[2]", settings)
+    return session("local[2]", settings)
 
 
 @contextmanager
-def _session(master, settings):
+def session(master, settings):
+    """Yield a session on a master; with settings of Spark, whose names have underscores for the dots."""
     from pyspark.sql import SparkSession
 
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"

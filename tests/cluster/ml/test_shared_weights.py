@@ -1,19 +1,31 @@
-"""Large models whose weights the Python workers of an executor share: results, memory, and what can go wrong."""
+"""Large models whose weights the Python workers of an executor share: results, and what can go wrong."""
 
+import multiprocessing
+import os
 import pickle
+import resource
+import shutil
+import subprocess
+import sys
+import zipfile
+from dataclasses import replace
+from io import BytesIO
 from types import SimpleNamespace
 
+import h5py
 import keras
 import numpy as np
 import pytest
 from keras import layers
 
+from tensorflowonspark.errors import SpecError
 from tensorflowonspark.ml import shared_weights
 from tensorflowonspark.ml.calls import keras_call
 from tensorflowonspark.ml.distribution import load_call
-from tensorflowonspark.ml.sent_models import SentModel
 from tensorflowonspark.ml.model_bundle import described
-from tensorflowonspark.ml.serialization import serialize_model
+from tensorflowonspark.ml.sent_models import SentModel
+from tensorflowonspark.ml.serialization import load_model, serialize_model
+from tests.support.programs import wait_for
 
 pytestmark = [pytest.mark.timeout(240)]
 
@@ -78,6 +90,9 @@ class OwnState(layers.Layer):
 class InPlace(layers.Dense):
     """A layer that writes to an array that it has read."""
 
+    def __init__(self, units=3, **kwargs):
+        super().__init__(units, **kwargs)
+
     def load_own_variables(self, store):
         kernel = store["0"]
         self.kernel.assign(kernel)
@@ -136,9 +151,14 @@ def executor(tmp_path, monkeypatch):
     return tmp_path
 
 
-def sent_in(directory, bundle):
+def bundle_of(make):
+    model, _ = make()
+    return described(serialize_model(model), model)
+
+
+def sent_in(directory, bundle, name="broadcast"):
     """Return a model as it is sent, in a file such as Spark's broadcast has."""
-    file = directory.parent / f"broadcast-{bundle.digest}"
+    file = directory.parent / f"{directory.name}-{name}-{bundle.digest}"
     file.write_bytes(pickle.dumps(bundle.data, 5))
     return SentModel(f"model-{bundle.digest}", SimpleNamespace(_path=str(file)))
 
@@ -190,3 +210,174 @@ def test_results_are_those_of_a_private_copy(make, at_least, executor, caplog):
         assert expected.keys() == found.keys()
         for name in expected:
             np.testing.assert_array_equal(expected[name], found[name])
+
+
+def left_in(directory):
+    """Return the names of what shared models have left, without the lock and that of all shared models."""
+    return sorted(
+        each.name.removeprefix(shared_weights._NAME) for each in directory.iterdir() if "lock" not in each.name
+    )
+
+
+@pytest.mark.parametrize("layer", [InPlace, OfValues])
+def test_a_layer_that_can_not_share_is_loaded_by_each_worker(layer, executor, caplog):
+    bundle = bundle_of(with_layer(layer))
+    assert shared_weights.load_shared(sent_in(executor, bundle), bundle) is None
+    (record,) = caplog.records
+    assert "this worker loads the model" in record.message
+    model = load_model(bundle)  # nothing of the attempt is left
+    assert len(model.get_weights()) >= 3
+
+
+def test_an_update_of_a_variable_is_of_this_worker_alone(executor):
+    bundle = bundle_of(dense)
+    sent = sent_in(executor, bundle)
+    first, second = (shared_weights.load_shared(sent, bundle) for _ in range(2))
+    (weights,) = executor.glob("*/model.weights.h5")
+    written = weights.read_bytes()
+    for each in first.variables:
+        each.value.assign_add(np.ones(each.shape, "float32"))
+    assert weights.read_bytes() == written
+    for one, two in zip(first.variables, second.variables, strict=True):
+        np.testing.assert_array_equal(one.numpy(), two.numpy() + 1)
+
+
+def test_files_may_vanish(executor):
+    """Pages that are mapped stay; the next worker writes the files again."""
+    bundle = bundle_of(dense)
+    sent = sent_in(executor, bundle)
+    model = shared_weights.load_shared(sent, bundle)
+    expected = model.get_weights()
+    for each in executor.iterdir():
+        shutil.rmtree(each) if each.is_dir() else each.unlink()
+    for one, two in zip(model.get_weights(), expected, strict=True):
+        np.testing.assert_array_equal(one, two)
+    assert shared_weights.load_shared(sent, bundle) is not None
+
+
+def test_models_that_spark_has_removed_go_with_the_next(executor):
+    bundle, other = bundle_of(dense), bundle_of(embedding)
+    sent, again = sent_in(executor, bundle), sent_in(executor, bundle, "again")
+    for each in (sent, again):  # as those of a stream's micro-batches are
+        assert shared_weights.load_shared(each, bundle) is not None
+    assert left_in(executor) == [sent.name, f"{sent.name}.source"]
+    sent.file().unlink()
+    new = sent_in(executor, other)
+    assert shared_weights.load_shared(new, other) is not None
+    assert left_in(executor) == [new.name, f"{new.name}.source"]
+
+
+@pytest.mark.parametrize("share", [0.5, 1.001])
+def test_a_full_disk(share, executor, caplog):
+    bundle = bundle_of(embedding)
+    sent = sent_in(executor, bundle)
+    with zipfile.ZipFile(BytesIO(bundle.data)) as archive:
+        size = archive.getinfo("model.weights.h5").file_size
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (int(size * share), before[1]))
+    try:
+        assert shared_weights.load_shared(sent, bundle) is None
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    (record,) = caplog.records
+    assert "can't share the weights" in record.message
+    assert left_in(executor) == []
+    assert shared_weights.load_shared(sent, bundle) is not None  # a worker that finds space
+
+
+def never_align(weights, aligned):
+    aligned.write_bytes(b"half")
+    multiprocessing.Event().wait()
+
+
+def write_forever(file, directory):
+    shared_weights._align = never_align
+    shared_weights._unpacked(file, directory)
+
+
+def test_a_worker_that_is_killed_while_it_writes(executor):
+    bundle = bundle_of(dense)
+    sent = sent_in(executor, bundle)
+    directory = executor / f"{shared_weights._NAME}{sent.name}"
+    worker = multiprocessing.get_context("fork").Process(target=write_forever, args=(sent.file(), directory))
+    worker.start()
+    wait_for(lambda: (executor / f"{shared_weights._NAME}partial" / "aligned").exists(), seconds=30)
+    worker.kill()
+    worker.join()
+    assert shared_weights.load_shared(sent, bundle) is not None
+    assert left_in(executor) == [sent.name, f"{sent.name}.source"]
+
+
+def external_array(weights, secret):
+    values = weights["layers/dense/vars"]
+    shape, dtype = values["0"].shape, values["0"].dtype
+    del values["0"]
+    values.create_dataset("0", shape, dtype, external=[(str(secret), 0, shape[0] * shape[1] * 4)])
+
+
+def external_link(weights, secret):
+    del weights["layers"]
+    weights["layers"] = h5py.ExternalLink(str(secret), "layers")
+
+
+def nested_link(weights, secret):
+    del weights["layers/dense"]
+    weights["layers/dense"] = h5py.ExternalLink(str(secret), "layers")
+
+
+@pytest.mark.parametrize("change", [external_array, external_link, nested_link])
+def test_weights_in_other_files_are_refused_as_keras_does(change, executor, caplog):
+    """A file of others' must not have an executor read what is there."""
+    bundle, made = bundle_of(dense), BytesIO()
+    secret = executor.parent / f"{executor.name}-secret"
+    with zipfile.ZipFile(BytesIO(bundle.data)) as old, zipfile.ZipFile(made, "w") as new:
+        for name in old.namelist():
+            data = BytesIO(old.read(name))
+            if name.endswith(".h5"):
+                secret.write_bytes(data.getvalue())
+                with h5py.File(data, "r+") as weights:
+                    change(weights, secret)
+            new.writestr(name, data.getvalue())
+    bundle = replace(bundle, data=made.getvalue(), distrusted=True)
+    assert shared_weights.load_shared(sent_in(executor, bundle), bundle) is None
+    assert len(caplog.records) == 1
+    with pytest.raises(SpecError):
+        load_model(bundle)
+
+
+def test_a_compressed_file_is_not_shared(executor, caplog):
+    bundle, made = bundle_of(dense), BytesIO()
+    with zipfile.ZipFile(BytesIO(bundle.data)) as old, zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as new:
+        for name in old.namelist():
+            new.writestr(name, old.read(name))
+    bundle = replace(bundle, data=made.getvalue())
+    assert shared_weights.load_shared(sent_in(executor, bundle), bundle) is None
+    assert "compressed" in caplog.text
+    assert load_model(bundle).count_params()
+
+
+ON_JAX = """
+import sys
+import numpy as np
+from tensorflowonspark.ml import shared_weights
+from tensorflowonspark.ml.distribution import load_call
+from tensorflowonspark.ml.sent_models import SentModel
+from tests.cluster.ml.test_shared_weights import *
+
+for make, at_least in ((dense, 4), (convolution, 8), (of_dtype("bfloat16"), 2), (int8, 2)):
+    model, features = make()
+    bundle = described(serialize_model(model), model)
+    shared = shared_weights.load_shared(sent_in(Path(sys.argv[1]), bundle), bundle)
+    assert keras.backend.backend() == "jax"
+    assert viewed(shared) >= at_least, (make, viewed(shared))
+    for own, other in zip(load_model(bundle).get_weights(), shared.get_weights(), strict=True):
+        np.testing.assert_array_equal(own, other)
+    np.testing.assert_array_equal(model.predict(features), shared.predict(features))
+"""
+
+
+@pytest.mark.slow
+def test_on_jax(executor):
+    program = "from tensorflowonspark.ml import shared_weights as s\ns.SHARED_BYTES, s._VIEWED_BYTES = 0, 1\n"
+    environment = {**os.environ, "KERAS_BACKEND": "jax", "PYTHONPATH": os.pathsep.join(sys.path)}
+    subprocess.run([sys.executable, "-c", program + ON_JAX, str(executor)], check=True, env=environment, timeout=200)
