@@ -80,12 +80,7 @@ def run_round(request):
 
     stage = KerasModel.from_keras(network(request["megabytes"]))
     seconds = []
-    with (
-        tempfile.TemporaryDirectory() as scratch,
-        session(
-            f"local-cluster[1,{WORKERS},2048]", {"spark_executor_memory": "2g", "spark_local_dir": scratch}
-        ) as spark,
-    ):
+    with session(f"local-cluster[1,{WORKERS},2048]", {"spark_executor_memory": "2g", "spark_driver_memory": "6g"}) as spark:
         columns = f.array(*[f.col("id").cast("float")] * 4).alias("features")
         frame = spark.range(0, WORKERS * _ROWS, 1, WORKERS).select(columns)
         predicted = stage.transform(frame).select("prediction")

@@ -86,7 +86,7 @@ def left_behind():
         for scratch in scratch_directories
         for directory, names, others in os.walk(scratch)
         for name in [*names, *others]
-        if name.startswith("tfos-") and not name.startswith("tfos-warm-")
+        if name.startswith("tfos-") and not name.startswith(("tfos-warm-", "tfos-weights-"))  # these go with Spark's
     ]
     return our_processes() + files
 
