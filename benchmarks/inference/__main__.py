@@ -1,10 +1,8 @@
 """A model over the rows of a DataFrame: rows per second, and the seconds of a training from start to end.
 
-The DataFrames are in Spark's memory, on a standalone cluster of two one-core workers. Our stage, with both engines, and
-the one with the names of 2.x stand beside a Spark job that only counts the same batches, which is the limit of a Spark
-task; Spark's own ``predict_batch_udf``; TensorFlowOnSpark 2.2.5 from PyPI; and TensorFlow alone on arrays in the memory
 of one process with both cores. The part ``fit`` sets ``KerasEstimator.fit``, with start-up and shutdown of its cluster,
-beside two processes started by hand.
+beside two processes started by hand. The part ``memory`` is the memory of an executor whose Python workers apply a large
+model.
 """
 
 from contextlib import ExitStack
@@ -34,10 +32,22 @@ _LABELS = {
     "2.2.5": "TFModel of 2.2.5", "alone": "TensorFlow alone",
 }  # fmt: skip
 _FIT_ROWS, _FIT_EPOCHS = 120_000, 3
+_BIG, _QUARTER, _NONE = 1024, 256, 0.01  # megabytes of weights
+_MODELS = {  # by name, how the workers load a model, its megabytes, and its title
+    "none": ("shared", _NONE, "a model of 10 KB"),
+    "quarter": ("shared", _QUARTER, "256 MB, shared"),
+    "quarter, private": ("private", _QUARTER, "256 MB, loaded by each worker alone"),
+    "whole": ("shared", _BIG, "1 GB, shared"),
+}
 
 
 def _ratio(method, other):
     return lambda results: median(results["small"]["found"][method]) / median(results["small"]["found"][other])
+
+
+def _added(results):
+    found = {name: median(each["workers"] for each in rounds) for name, rounds in results["memory"]["found"].items()}
+    return (found["whole"] - found["none"]) / 1e9
 
 
 TARGETS = [
@@ -45,12 +55,16 @@ TARGETS = [
     Target("small network: times `predict_batch_udf`", _ratio("ours", "predict_batch_udf"), 5, "{:.0f}"),
     Target("small network: part of the limit", _ratio("ours", "limit"), 0.85),
     Target("small network: `TFModel.transform`, times 2.2.5", _ratio("as in 2.x", "2.2.5"), 15, "{:.0f}"),
+    Target("a model of 1 GB: more memory of four Python workers", _added, 1.4, "{:.2f} GB", False, optional=True),
 ]
 
 
 def measure(options, log):
     """Run the parts that the command line names."""
     for part in options.parts.split(","):
+        if part == "memory":
+            yield {part: {"about": circumstances(options, warm_up=False), "found": _memory(options, log)}}
+            continue
         with ExitStack() as stack:
             turns = _fit(options, stack, log) if part == "fit" else _inference(KINDS[part], part, options, stack, log)
             found = take_turns(turns, options.rounds, part, shown="{:,.2f}".format)
@@ -78,6 +92,16 @@ def _fit(options, stack, log):
     return {method: contender.turn(method=method, **request) for method in ("estimator", "by hand")}
 
 
+def _memory(options, log):
+    with ExitStack() as stack:
+        contenders = {
+            way: stack.enter_context(Contender(["-m", "benchmarks.inference.memory", way], log))
+            for way in ("shared", "private")
+        }
+        turns = {name: contenders[way].turn(megabytes=size) for name, (way, size, _) in _MODELS.items()}
+        return take_turns(turns, options.rounds, "memory", warm_up=False)
+
+
 def _scaled(rows, options):
     return max(1_000, int(rows * options.scale))
 
@@ -91,7 +115,21 @@ def report(results):
             sections[name] = f"{results[name]['about']}\n\n{head}\n\n{_one_kind(results[name]['found'])}"
     if "fit" in results:
         sections["fit"] = f"{results['fit']['about']}\n\n{_training(results['fit']['found'])}"
+    if "memory" in results:
+        sections["memory"] = f"{results['memory']['about']}\n\n{_executors(results['memory']['found'])}"
     return sections
+
+
+def _executors(found):
+    rows = [
+        [
+            title,
+            *(median_and_range([each[part] / 1e9 for each in found[name]], unit=" GB") for part in ("workers", "jvm")),
+            *(median_and_range([each["seconds"][job] for each in found[name]], "{:.0f}") for job in (0, 1)),
+        ]
+        for name, (_, _, title) in _MODELS.items()
+    ]
+    return table(["weights", "peak of four Python workers", "peak of the JVM", "first job", "second job"], rows)
 
 
 def _one_kind(rates):
@@ -153,4 +191,9 @@ def _draw_kind(axes, rates):
 
 
 if __name__ == "__main__":
-    run(command("inference", __doc__, parts=(*KINDS, "fit"), scaled=True, beside_2x=True), measure, report, draw)
+    run(
+        command("inference", __doc__, parts=(*KINDS, "fit", "memory"), scaled=True, beside_2x=True),
+        measure,
+        report,
+        draw,
+    )

@@ -80,7 +80,8 @@ def run_round(request):
 
     stage = KerasModel.from_keras(network(request["megabytes"]))
     seconds = []
-    with session(f"local-cluster[1,{WORKERS},2048]", {"spark_executor_memory": "2g", "spark_driver_memory": "6g"}) as spark:
+    memory = {"spark_executor_memory": "2g", "spark_driver_memory": "6g"}
+    with session(f"local-cluster[1,{WORKERS},2048]", memory) as spark:
         columns = f.array(*[f.col("id").cast("float")] * 4).alias("features")
         frame = spark.range(0, WORKERS * _ROWS, 1, WORKERS).select(columns)
         predicted = stage.transform(frame).select("prediction")
