@@ -26,7 +26,6 @@ ADAPT = "adapt of preprocessing layers on several workers"
 METRICS = "the metrics of a training"
 PLACED = "a layer on another node"
 TABLES = "ShardedEmbedding"
-WEIGHTS = "weights in memory once per executor"
 
 
 def _repair(function: str, module: str, feature: str, *names: str, required: bool = True) -> Repair:
@@ -182,7 +181,6 @@ IMPORTS = (  # names that functions use where they need them
     Use("keras.src.trainers.data_adapters.tf_dataset_adapter", FIT, ("TFDatasetAdapter",)),
     Use("keras.src.layers.preprocessing.discretization", ADAPT, ("merge_summaries",)),
     Use("keras.src.saving.serialization_lib", "models where code is refused", ("SafeModeScope",)),
-    Use("keras.src.saving.saving_lib", WEIGHTS, ("safe_get_h5_dataset",)),
 )  # fmt: skip
 _STATE = "the state of callbacks in a checkpoint"
 ATTRIBUTES = (  # of objects, which functions use where they need them
@@ -194,7 +192,6 @@ ATTRIBUTES = (  # of objects, which functions use where they need them
     Use("keras", "the columns that a layer which adapts receives", ("Function()._nodes_by_depth",)),
     Use("keras.src.ops.node", "the names of a model's outputs", ("()._keras_history",)),
     Use("keras", PLACED, ("Variable()._value", "Variable._deferred_initialize")),
-    Use("keras", WEIGHTS, ("Variable()._initializer",)),
     Use("tensorflow.python.distribute.input_lib", FIT, ("DistributedIteratorBase()._enable_get_next_as_optional",)),
     Use("tensorflow.python.eager.context", STRATEGY, ("()._context", "Context()._initialized")),
     Use("tf_keras.src.engine.compile_utils", PADDING, (
@@ -206,6 +203,11 @@ ATTRIBUTES = (  # of objects, which functions use where they need them
         "callbacks.BackupAndRestore()._batches_count", "callbacks.BackupAndRestore()._current_epoch")),
     Use("tf_keras.src.engine.base_preprocessing_layer", ADAPT, ("PreprocessingLayer()._is_adapted",)),
 )  # fmt: skip
+_WEIGHTS = "weights in memory once per executor"
+DISPENSABLE = (  # the use warns, and does without: Keras before 3.12.4 lacks the first
+    Use("keras.src.saving.saving_lib", _WEIGHTS, ("safe_get_h5_dataset",)),
+    Use("keras", _WEIGHTS, ("Variable()._initializer",)),
+)
 _IMPORTS_ON_JAX = (Use("keras.src.utils.rng_utils", JAX, ("get_random_seed",)),)
 
 

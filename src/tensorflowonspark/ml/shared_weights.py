@@ -11,7 +11,8 @@ import logging
 import shutil
 import zipfile
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -107,8 +108,11 @@ def _align(weights: Path, aligned: Path) -> None:
 
 def _load(bundle: ModelBundle, directory: Path, backend: str) -> Any:
     pages = np.memmap(directory / _WEIGHTS, np.uint8, "c")
-    with _views(pages, _TensorFlowView if backend == "tensorflow" else None), _assigned_variables():
-        return load_file(bundle, directory, compiled=False)
+    with _views(pages, _TensorFlowView if backend == "tensorflow" else None), _assigned_variables() as assigned:
+        model = load_file(bundle, directory, compiled=False)
+    if assigned.waiting:
+        raise RuntimeError(f"this Keras has made {len(assigned.waiting)} variables without their values")
+    return model
 
 
 class _TensorFlowView(np.ndarray[Any, Any]):
@@ -164,17 +168,25 @@ def _view(dataset: Any, pages: np.memmap[Any, Any], kind: type[_TensorFlowView] 
     return view
 
 
-def _assigned_variables() -> AbstractContextManager[Any]:
+def _assigned_variables() -> Any:
     """Return a scope in which variables get no initial values, at whose end they have those that were assigned."""
     import keras
 
     class Assigned(keras.StatelessScope):
+        def __init__(self) -> None:
+            super().__init__()
+            self.waiting: set[int] = set()  # ids of variables without their values
+
         def add_update(self, update: Any) -> None:
             super().add_update(update)
             variable, value = update
             if variable._value is not None:
                 raise ValueError(f"the variable {variable.path} is older than the model")
-            variable._initializer = lambda *_, **__: value
+            self.waiting.add(id(variable))
+            variable._initializer = partial(self._value_of, id(variable), value)
 
-    scope: AbstractContextManager[Any] = Assigned()
-    return scope
+        def _value_of(self, variable: int, value: Any, *_: Any, **__: Any) -> Any:
+            self.waiting.discard(variable)
+            return value
+
+    return Assigned()
