@@ -229,6 +229,16 @@ def test_a_layer_that_can_not_share_is_loaded_by_each_worker(layer, executor, ca
     assert len(model.get_weights()) >= 3
 
 
+def test_a_keras_that_makes_variables_in_another_way_is_found_out(executor, caplog, monkeypatch):
+    def initialize(variable):
+        variable._initialize(np.zeros(variable.shape, variable.dtype))
+
+    monkeypatch.setattr(keras.Variable, "_deferred_initialize", initialize)
+    bundle = bundle_of(dense)
+    assert shared_weights.load_shared(sent_in(executor, bundle), bundle) is None
+    assert "without their values" in caplog.text
+
+
 def test_an_update_of_a_variable_is_of_this_worker_alone(executor):
     bundle = bundle_of(dense)
     sent = sent_in(executor, bundle)
@@ -253,6 +263,16 @@ def test_files_may_vanish(executor):
     for one, two in zip(model.get_weights(), expected, strict=True):
         np.testing.assert_array_equal(one, two)
     assert shared_weights.load_shared(sent, bundle) is not None
+
+
+def test_a_file_of_spark_connect(executor, monkeypatch):
+    bundle = bundle_of(dense)
+    file = executor.parent / f"{executor.name}-artifact"
+    file.write_bytes(bundle.data)
+    monkeypatch.setattr("pyspark.SparkFiles.get", lambda name: str(file))
+    sent = SentModel("model-1")
+    assert sent.read() == bundle.data
+    assert viewed(shared_weights.load_shared(sent, bundle)) == 4
 
 
 def test_models_that_spark_has_removed_go_with_the_next(executor):
