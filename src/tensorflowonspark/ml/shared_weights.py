@@ -42,14 +42,15 @@ def load_shared(sent: SentModel, bundle: ModelBundle) -> Any:
     if bundle.kind != "keras" or backend not in ("tensorflow", "jax") or not local:
         return None
     file = sent.file()
-    if file is None or file.stat().st_size < SHARED_BYTES:
+    size = file.stat().st_size if file else 0
+    if file is None or size < SHARED_BYTES:
         return None
     try:
         return _load(bundle, _unpacked(file, Path(local, f"{_NAME}{sent.name}")), backend)
     except Exception as error:  # of any kind: from the code of a layer, too
         _log.warning(
             "this worker loads the model of %d MB into memory of its own, since it can't share the weights: %s: %s",
-            file.stat().st_size >> 20,
+            size >> 20,
             type(error).__name__,
             error,
         )
