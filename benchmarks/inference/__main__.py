@@ -1,8 +1,11 @@
 """A model over the rows of a DataFrame: rows per second, and the seconds of a training from start to end.
 
+The DataFrames are in Spark's memory, on a standalone cluster of two one-core workers. Our stage, with both engines, and
+the one with the names of 2.x stand beside a Spark job that only counts the same batches, which is the limit of a Spark
+task; Spark's own ``predict_batch_udf``; TensorFlowOnSpark 2.2.5 from PyPI; and TensorFlow alone on arrays in the memory
 of one process with both cores. The part ``fit`` sets ``KerasEstimator.fit``, with start-up and shutdown of its cluster,
-beside two processes started by hand. The part ``memory`` is the memory of an executor whose Python workers apply a large
-model.
+beside two processes started by hand. The part ``many`` is a small network over very many rows, with and without
+progress, and ``memory`` the memory of an executor whose Python workers apply a large model.
 """
 
 from contextlib import ExitStack
@@ -32,6 +35,13 @@ _LABELS = {
     "2.2.5": "TFModel of 2.2.5", "alone": "TensorFlow alone",
 }  # fmt: skip
 _FIT_ROWS, _FIT_EPOCHS = 120_000, 3
+_MANY_ROWS = 100_000_000
+_MANY = {  # the engine, and whether the rows are counted
+    "`transform`": ("keras", False),
+    "the same in `stage.progress()`": ("keras", True),
+    '`engine="onnx"`': ("onnx", False),
+    '`engine="onnx"` in `stage.progress()`': ("onnx", True),
+}
 _BIG, _QUARTER, _NONE = 1024, 256, 0.01  # megabytes of weights
 _MODELS = {  # by name, how the workers load a model, its megabytes, and its title
     "none": ("shared", _NONE, "a model of 10 KB"),
@@ -65,6 +75,9 @@ def measure(options, log):
         if part == "memory":
             yield {part: {"about": circumstances(options, warm_up=False), "found": _memory(options, log)}}
             continue
+        if part == "many":
+            yield {part: _many(options, log)}
+            continue
         with ExitStack() as stack:
             turns = _fit(options, stack, log) if part == "fit" else _inference(KINDS[part], part, options, stack, log)
             found = take_turns(turns, options.rounds, part, shown="{:,.2f}".format)
@@ -92,6 +105,18 @@ def _fit(options, stack, log):
     return {method: contender.turn(method=method, **request) for method in ("estimator", "by hand")}
 
 
+def _many(options, log):
+    rows = _scaled(_MANY_ROWS, options)
+    with ExitStack() as stack:
+        contender = stack.enter_context(Contender(["-m", "benchmarks.inference.many"], log))
+        turns = {
+            name: contender.turn(rows=rows, engine=engine, progress=progress)
+            for name, (engine, progress) in _MANY.items()
+        }
+        found = take_turns(turns, options.rounds, "many", shown="{:,.0f}".format)
+    return {"about": circumstances(options), "rows": rows, "found": found}
+
+
 def _memory(options, log):
     with ExitStack() as stack:
         contenders = {
@@ -115,9 +140,21 @@ def report(results):
             sections[name] = f"{results[name]['about']}\n\n{head}\n\n{_one_kind(results[name]['found'])}"
     if "fit" in results:
         sections["fit"] = f"{results['fit']['about']}\n\n{_training(results['fit']['found'])}"
+    if "many" in results:
+        rows = results["many"]["rows"]
+        sections["many"] = f"{results['many']['about']}\n\n{rows:,} rows\n\n{_of_many(results['many']['found'])}"
     if "memory" in results:
         sections["memory"] = f"{results['memory']['about']}\n\n{_executors(results['memory']['found'])}"
     return sections
+
+
+def _of_many(rates):
+    first = median(rates["`transform`"])
+    rows = [
+        [name, f"{median(found) / first:.2f}", median_and_range(found, "{:,.0f}", "/s")]
+        for name, found in rates.items()
+    ]
+    return table(["", "times the first", "rows"], rows)
 
 
 def _executors(found):
@@ -192,7 +229,7 @@ def _draw_kind(axes, rates):
 
 if __name__ == "__main__":
     run(
-        command("inference", __doc__, parts=(*KINDS, "fit", "memory"), scaled=True, beside_2x=True),
+        command("inference", __doc__, parts=(*KINDS, "fit", "many", "memory"), scaled=True, beside_2x=True),
         measure,
         report,
         draw,
