@@ -17,7 +17,7 @@ from tensorflowonspark.exports.on_tensorflow import write_on_tensorflow
 from tensorflowonspark.exports.parity import Arrays, apply, can_apply, require_equal
 from tensorflowonspark.exports.served_model import ServedModel
 from tensorflowonspark.keras.hooks import keras_backend
-from tensorflowonspark.keras.jax.saving_alone import whole_model
+from tensorflowonspark.keras.jax.saving_alone import saved_by_one
 from tensorflowonspark.run_manifest import BESIDE_EXPORT, IN_EXPORT
 
 _log = logging.getLogger(__name__)
@@ -215,7 +215,7 @@ def _export(model: Any, path: str, is_chief: bool, scratch: str | None, write: C
         else:
             send_rows(divided)
     elif keras_backend() == "jax" and is_of("keras", model):
-        with whole_model(model):
+        with saved_by_one(model, "ctx.export", saves=is_chief):
             if is_chief:
                 storage.publish(path, lambda local: write(model, local), scratch)
     elif is_chief:

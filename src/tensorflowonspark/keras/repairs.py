@@ -145,7 +145,7 @@ JAX_REPAIRS = (  # in place of those of Keras 3 above, if it has another backend
             *(f"callbacks.CallbackList.on_{name}" for name in (
                 "epoch_begin", "train_batch_begin", "test_batch_begin", "train_batch_end", "test_batch_end",
                 "epoch_end", "train_end"))),
-    _repair("jax.saving_alone:save_alone", "keras", SAVING, *SAVES, "Model.export"),
+    _repair("jax.saving_alone:save_alone", "keras", SAVING, *SAVES, "Model.export", "Variable.value"),
     *_ON_ALL_BACKENDS,
 )  # fmt: skip
 TORCH_REPAIRS = (

@@ -12,7 +12,7 @@ import numpy as np
 
 from tensorflowonspark.errors import FeedError, SpecError
 from tensorflowonspark.keras.hooks import keras_backend
-from tensorflowonspark.keras.jax.saving_alone import inference_function, whole_model
+from tensorflowonspark.keras.jax.saving_alone import inference_function, saved_by_one
 from tensorflowonspark.keras.preprocessing import family_of
 from tensorflowonspark.keras.structure import as_inputs, as_outputs, inputs_of, output_paths
 from tensorflowonspark.ml.checks import LabelCheck, check_features, checked_labels, forms_of_tensors, label_checks
@@ -99,7 +99,7 @@ def train(job: TrainingJob, ctx: "Context") -> Trained | None:
                 callbacks=callbacks,
                 verbose=job.verbose if ctx.is_chief else 0,
             ).history
-    with whole_model(model):
+    with saved_by_one(model, "KerasEstimator.fit", saves=ctx.is_chief):
         bundle = serialize_model(model) if ctx.is_chief or library_of(model) != "keras" else None
     if not ctx.is_chief or bundle is None:
         return None

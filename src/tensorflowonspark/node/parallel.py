@@ -1,4 +1,4 @@
-"""Access to TensorFlow's ways of using several nodes: strategies, layers on other nodes, DTensor."""
+"""Access to the ways of using several nodes: strategies, layouts on JAX, layers on other nodes, DTensor."""
 
 import math
 import os
@@ -12,6 +12,7 @@ from tensorflowonspark.errors import ClusterError, SpecError
 from tensorflowonspark.settings import check_seconds
 
 if TYPE_CHECKING:
+    import keras
     import tensorflow as tf
 
 _COMMUNICATION = ("auto", "nccl", "ring")
@@ -20,7 +21,7 @@ _DTENSOR_JOB = "worker"  # of all clients, whatever their jobs in the cluster
 
 
 class ParallelAccess:
-    """The methods of a `Context` that set TensorFlow up for several nodes."""
+    """The methods of a `Context` that set TensorFlow or JAX up for several nodes."""
 
     role: Role
     spec: ClusterSpec
@@ -94,6 +95,50 @@ class ParallelAccess:
             implementation=tf.distribute.experimental.CommunicationImplementation(communication.upper()),
         )
         return tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
+
+    # ---- Keras on JAX
+
+    def layout(
+        self, kind: Literal["data", "fsdp", "model"] = "data", *, min_size: int = 65_536
+    ) -> "keras.distribution.Distribution":
+        """Set how variables and batches are divided among the devices of all workers, on JAX.
+
+        All workers call this with the same arguments, once, before the first model, layer, metric or optimizer. The
+        slots of an optimizer are divided as their variables. Whatever the layout, a training computes what one process
+        does, and a checkpoint of one is restored with any other.
+
+        Parameters
+        ----------
+        kind : {"data", "fsdp", "model"}
+            With "data" each device has the whole model, and a part of each batch, as it is without this call. With
+            "fsdp" each has a part of the variables too, among all devices of all workers. With "model" each worker has
+            the whole model, divided among its own devices, and a part of each batch.
+        min_size : int
+            Variables with fewer elements stay whole on each device, and so does one of which no dimension can be
+            divided evenly. The others are divided along the largest dimension that can be.
+
+        Returns
+        -------
+        keras.distribution.Distribution
+            The distribution, which is Keras's from now on.
+
+        Raises
+        ------
+        SpecError
+            If an argument can't be right, Keras's backend is not JAX, Keras has made a variable before, the program has
+            set a distribution itself, the workers have different numbers of devices, or "model" has one device for each
+            of several workers.
+
+        Examples
+        --------
+        In the function of a cluster with ``env={"KERAS_BACKEND": "jax"}``::
+
+            ctx.layout("fsdp")
+            model = keras.Sequential([keras.Input((1024,)), keras.layers.Dense(4096, "relu"), keras.layers.Dense(10)])
+        """
+        from tensorflowonspark.keras.jax.layouts import set_layout
+
+        return set_layout(kind, min_size)
 
     # ---- layers on other nodes
 

@@ -12,7 +12,7 @@ import atexit
 import inspect
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,7 +43,7 @@ class JaxCluster:
     shared_gpu: str = ""  # which processes have a GPU in common, as words; empty if none have
     started: bool = False  # whether `jax.distributed` has been initialised
     seed: int = 0  # a random number that all processes have
-    distribution: Any = None  # Keras's, of batches over all processes, unless the program has another
+    distribution: Any = None  # Keras's, unless the program sets another: of batches, or that of `join_distribution`
 
     def start(self, jax: Any) -> None:
         """Initialise ``jax.distributed`` (called after the import of JAX), unless that is done.
@@ -106,6 +106,8 @@ class _Membership:
 
     cluster: JaxCluster | None = None  # in which this process is, or will be as soon as Keras uses JAX
     chose_distribution: bool = False  # whether the program has set a distribution, or none: then no other is set
+    has_variables: bool = False  # whether Keras has made any
+    joined: tuple[Any, ...] = ()  # what the program has asked `join_distribution` for
 
 
 _membership = _Membership()  # of this process, in which JAX and Keras's distribution are one too
@@ -119,7 +121,7 @@ def connect(
     `addresses` are ``host:port`` of each worker, and `index` is this one's place among them. `replaced` is whether a
     lost node is started again alone. `gpus` has the name, the host and the GPUs of each worker.
     """
-    if os.environ.get(ALONE, "0") not in ("", "0"):
+    if _trains_alone():
         return
     _membership.cluster = cluster = JaxCluster(addresses, index, replaced, shared_gpu(gpus))
 
@@ -129,6 +131,10 @@ def connect(
 
     for module in ("jax", "keras"):  # the second is for a backend that Keras's own configuration file names
         wrapt.register_post_import_hook(start, module)
+
+
+def _trains_alone() -> bool:
+    return os.environ.get(ALONE, "0") not in ("", "0")
 
 
 def shared_gpu(workers: Sequence[tuple[str, str, tuple[str, ...]]]) -> str:
@@ -227,10 +233,44 @@ def distribute_by_default(keras: Any) -> None:
         cluster = current()
         if cluster is not None and not _membership.chose_distribution:
             cluster.distribute(keras.distribution)
+        _membership.has_variables = True
         return wrapped(*args, **kwargs)
 
     wrap(keras, "distribution.set_distribution", set_distribution)
     wrap(keras, "Variable.__init__", make_variable)
+
+
+def join_distribution(asked: tuple[Any, ...], call: str, make: Callable[[], Any]) -> Any:
+    """Set the distribution that `make` returns in the place of that of batches, and return it; for a `call`.
+
+    A program that has `asked` for the same before gets the same. Raises SpecError if the workers ask for different
+    ones, if they train alone, or if Keras has made variables before, which lie on the devices otherwise. A worker that
+    is the only one becomes a program of one process, where batches are filled up for its devices as among several.
+    """
+    import keras
+
+    if _trains_alone():
+        raise SpecError(f"{call}: {ALONE} is set, by which each worker trains a model of its own: leave it out")
+    if _membership.joined != asked:
+        if _membership.has_variables or _membership.chose_distribution:
+            found = "set a distribution" if _membership.chose_distribution else "made a variable of Keras"
+            raise SpecError(
+                f"{call}: the program has {found} before. Call it once, before the first model, layer, metric or "
+                "optimizer"
+            )
+        of_all = combine("ctx.layout", asked)
+        if different := next((number for number, each in enumerate(of_all) if each != of_all[0]), 0):
+            raise SpecError(
+                f"ctx.layout: worker 0 has asked for {of_all[0]}, and worker {different} for {of_all[different]}: call "
+                "it with the same arguments on all workers"
+            )
+        cluster = current() or JaxCluster([], 0, started=True, seed=int.from_bytes(os.urandom(4), "big") % _SEEDS)
+        cluster.distribution = make()
+        _membership.cluster, _membership.joined = cluster, asked
+    distribution = _membership.cluster.distribution if _membership.cluster else None
+    keras.distribution.set_distribution(distribution)
+    _membership.chose_distribution = False  # Keras loses it in clear_session: it is set again with the next variable
+    return distribution
 
 
 @contextmanager

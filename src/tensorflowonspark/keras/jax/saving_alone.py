@@ -2,11 +2,11 @@
 
 Keras makes variables while it saves, on the devices of all workers as long as a distribution is set. Here a model is
 saved as one of this process alone. If a model's variables are divided among the workers, all of them must take part:
-`whole_model` collects them.
+`saved_by_one` collects each while it is written.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,13 @@ from tensorflowonspark.errors import SpecError
 from tensorflowonspark.keras.hooks import wrap
 from tensorflowonspark.keras.inference import takes_training
 from tensorflowonspark.keras.jax.jax_processes import current
-from tensorflowonspark.keras.jax.value_placement import is_sharded, on_this_process, whole_values
+from tensorflowonspark.keras.jax.value_placement import (
+    gathered_when_read,
+    is_read_whole,
+    is_sharded,
+    on_this_process,
+    whole_values,
+)
 
 
 def save_alone(keras: Any) -> None:
@@ -31,7 +37,7 @@ def save_alone(keras: Any) -> None:
 
 
 def _alone(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
-    if current() is None:
+    if current() is None or is_read_whole():
         return wrapped(*args, **kwargs)
     variables = _variables(model)
     if not any(_is_of_all(each) for each in variables):
@@ -59,16 +65,16 @@ def _variables(model: Any) -> list[Any]:
 
 
 @contextmanager
-def whole_model(model: Any) -> Iterator[None]:
-    """Have a model's variables be whole, and of this process alone, for the duration of a block.
+def saved_by_one(model: Any, call: str, *, saves: bool) -> Iterator[None]:
+    """Have a model be of this process alone where it `saves`, for the duration of a block, which all workers enter.
 
-    If they are divided among the workers, all of them must call it.
+    Variables that are divided among them are collected one after another, when they are read.
     """
     if current() is None:
         yield
         return
     variables = _variables(model)
-    with on_this_process(variables, whole_values(variables)):
+    with on_this_process(variables), gathered_when_read(variables, call, reads=saves):
         yield
 
 
@@ -80,7 +86,8 @@ def inference_function(model: Any) -> Callable[[Any], Any]:
     import jax
 
     options = {"training": False} if takes_training(model) else {}
-    with whole_model(model):
+    variables = _variables(model)
+    with on_this_process(variables, whole_values(variables)) if current() is not None else nullcontext():
         state = [
             [jax.numpy.array(each.value, copy=True) for each in variables]
             for variables in (model.trainable_variables, model.non_trainable_variables)

@@ -16,8 +16,10 @@ import numpy as np
 from tensorflowonspark.keras.hooks import setting, wrap
 from tensorflowonspark.keras.jax.jax_processes import undistributed
 from tensorflowonspark.keras.jax.short import Short
+from tensorflowonspark.keras.workers import combine
 
 _is_alone: ContextVar[bool] = ContextVar("is_alone", default=False)  # in `on_this_process`
+_is_read: ContextVar[bool] = ContextVar("is_read", default=False)  # in `gathered_when_read`, and not in another thread
 
 
 def place_without_exchange(module: ModuleType) -> None:
@@ -62,6 +64,11 @@ def placed(value: Any, sharding: Any) -> Any:
     return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])
 
 
+def is_read_whole() -> bool:
+    """Return whether divided variables are whole where they are read, as in `gathered_when_read`."""
+    return _is_read.get()
+
+
 def is_sharded(value: Any) -> bool:
     """Return whether no process has the whole of an array."""
     return _spans_processes(value) and not value.is_fully_replicated
@@ -87,17 +94,54 @@ def whole_values(variables: Sequence[Any]) -> list[Any] | None:
 
 
 @contextmanager
+def gathered_when_read(variables: Sequence[Any], call: str, *, reads: bool) -> Iterator[None]:
+    """Have a variable that is divided among the processes be whole where it is read, and only as long.
+
+    For a block that one process runs, which `reads`; all others wait at its end, and hand in their parts meanwhile. So
+    no process ever has more than one variable as a whole. `call` is the program's, for errors.
+    """
+    import jax
+    import keras
+
+    divided = [each for each in variables if is_sharded(each.value)]
+    if not reads:
+        yield
+        while divided and (number := combine(call, -1, max)) < len(divided):
+            gathered(divided[number].value)
+        return
+    numbers = {id(each): number for number, each in enumerate(divided)}
+    of_process = keras.Variable.value
+
+    def value(variable: Any) -> Any:
+        found = of_process.fget(variable)
+        if id(variable) not in numbers or not _is_read.get() or _is_traced(found) or not is_sharded(found):
+            return found
+        combine(call, numbers[id(variable)], max)
+        return jax.device_put(gathered(found), jax.local_devices()[0])
+
+    keras.Variable.value = property(value)
+    try:
+        with setting(_is_read, True):
+            yield
+    finally:
+        keras.Variable.value = of_process
+        if divided:
+            combine(call, len(divided), max)
+
+
+@contextmanager
 def on_this_process(variables: Sequence[Any], values: Sequence[Any] | None = None) -> Iterator[None]:
     """Have the variables be of this process alone, and Keras distribute nothing, for the duration of a block.
 
-    What the block assigns to them is dropped. If they are divided among the processes, `values` are whole; by default
-    they keep their own.
+    What the block assigns to them is dropped. By default they keep their values, also those that are divided among the
+    processes; else `values` are whole ones.
     """
     kept = [each.value for each in variables]
     try:
         with undistributed(), setting(_is_alone, True):
             for variable, value in zip(variables, kept if values is None else values, strict=True):
-                variable.assign(_copied(value))
+                if not is_sharded(value):
+                    variable.assign(_copied(value))
             yield
     finally:
         for variable, value in zip(variables, kept, strict=True):
