@@ -134,7 +134,7 @@ def test_a_checkpoint_of_two_workers_goes_on_with_three_and_one_after_a_restart(
     restarted = run(spark, {**args, "victim": 0}, restarts=1)
     for each in restarted.values():
         assert each["began"] == [2, 3]
-        np.testing.assert_allclose(each["history"]["val_loss"], unbroken["history"]["val_loss"][2:], rtol=1e-4)
+        np.testing.assert_allclose(each["history"]["val_loss"], unbroken["history"]["val_loss"], rtol=1e-4)
     for epochs, workers in ((5, 3), (6, 1)):
         further = run(spark, {**args, "epochs": epochs}, workers=workers)
         shape, part = further["worker:0"]["slots"]["adam/dense_kernel_momentum"]

@@ -3,6 +3,7 @@
 Nothing here imports JAX or Keras before the program does, and nothing imports TensorFlow.
 
 - `jax_processes`: ``jax.distributed`` is initialised when JAX is imported; equal seeds; ``DataParallel`` by default.
+- `layouts`: `ctx.layout` divides variables and batches among the devices of all workers.
 - `value_placement`: values are placed on the devices of all workers without an exchange, and read from them.
 - `data_adapters`, `equal_batches`: what Keras reads data through; all batches have the same number of rows on all
   workers.

@@ -18,7 +18,7 @@ import numpy as np
 
 from tensorflowonspark.errors import CheckpointError, SpecError
 from tensorflowonspark.keras.archives import open_archive, write_archive
-from tensorflowonspark.keras.jax.value_placement import is_sharded, local_array
+from tensorflowonspark.keras.jax.value_placement import assembled, is_sharded, local_array
 
 _FILE, _VARIABLES = "state.zip", "variables.json"
 _PART = re.compile(r"jax-(\d+)((?:-\d+\.\d+)*)")  # the number of a variable, and its part in each dimension
@@ -86,8 +86,6 @@ class JaxState:
 
         `names` are those of all parts. Parts that do not fit the model are a `CheckpointError`.
         """
-        import jax
-
         parts: dict[int, dict[str, tuple[slice, ...]]] = {}
         for name in names:
             if found := _PART.fullmatch(name):
@@ -96,8 +94,8 @@ class JaxState:
         for number, variable in enumerate(self._variables):
             if number in parts:
                 _check_whole(variable, parts[number].values())
-                make = partial(_assembled, variable, parts[number], read)
-                variable.assign(jax.make_array_from_callback(variable.shape, variable.value.sharding, make))
+                make = partial(_part, variable, parts[number], read)
+                variable.assign(assembled(variable.shape, variable.value.sharding, make))
 
     def read(self, directory: str, source: str) -> None:
         """Read the state from a directory of this machine.
@@ -129,7 +127,7 @@ def _check_whole(variable: Any, places: Iterable[Sequence[slice]]) -> None:
         )
 
 
-def _assembled(
+def _part(
     variable: Any, parts: dict[str, tuple[slice, ...]], read: Callable[[str], bytes], index: tuple[slice, ...]
 ) -> Any:
     """Return the values of a variable at an index, put together from the parts that overlap with it."""

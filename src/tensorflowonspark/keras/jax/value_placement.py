@@ -5,7 +5,7 @@ each value. A process that does so alone, as the chief when it saves, waits for 
 `model_methods` compares the models of all workers once, when a training begins.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from types import ModuleType
@@ -58,10 +58,20 @@ def _is_traced(tensor: Any) -> bool:
 
 def placed(value: Any, sharding: Any) -> Any:
     """Return a value, which all processes have, on the devices of a sharding."""
+    array = np.asarray(value)
+    return assembled(array.shape, sharding, lambda index: array[index])
+
+
+def assembled(shape: tuple[int, ...], sharding: Any, part: Callable[[tuple[slice, ...]], Any]) -> Any:
+    """Return an array on the devices of a sharding, of NumPy's arrays that `part` returns for an index.
+
+    In memory of JAX's own: a step can't put its results into NumPy's, and a view would keep the whole array.
+    """
     import jax
 
-    array = np.asarray(value)
-    return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])
+    places = sharding.addressable_devices_indices_map(shape).items()
+    parts = [jax.numpy.array(jax.device_put(part(index), device), copy=True) for device, index in places]
+    return jax.make_array_from_single_device_arrays(shape, sharding, parts)
 
 
 def is_read_whole() -> bool:
