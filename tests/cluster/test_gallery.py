@@ -42,6 +42,12 @@ class Example:
 
 EXAMPLES = [
     Example(
+        "lora/finetune.py",
+        "--epochs 1 --rows 64",
+        r"trained 8,\d{3} of 1\d\d,\d{3} weights; .*\nadapter: .* bytes\n(.*\n)*surprise at sentences on zyx: \d\.\d{3}$",
+        ("lora/adapter.lora.h5", "lora/scores/saved_model.pb", "lora/preset/config.json"),
+    ),
+    Example(
         "mnist/function.py",
         "--epochs 1",
         r"worker:1 on \S+: \d+ of 360 .*\nmodel: .*\naccuracy on the 360 held-out scans: 0\.\d{3}$",

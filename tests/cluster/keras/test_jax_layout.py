@@ -3,10 +3,12 @@
 import os
 import signal
 
+import cloudpickle
 import numpy as np
 import pytest
 
 import tensorflowonspark as tfos
+from benchmarks.parallel import layout_contender
 from tensorflowonspark.errors import NodeError
 from tests.support.programs import small_frame
 
@@ -212,3 +214,20 @@ def test_what_can_not_be_right_is_refused(spark):
 def test_programs_of_other_kinds_are_refused(spark, env, expected):
     with pytest.raises(NodeError, match=expected):
         tfos.run(spark, lambda args, ctx: ctx.layout("fsdp"), num_workers=2, env=env)
+
+
+@pytest.mark.slow
+def test_a_model_that_no_worker_could_hold_trains_on_two(spark):
+    """The limit of a process is below the bytes of weights and slots alone."""
+    cloudpickle.register_pickle_by_value(layout_contender)  # the nodes can't import it
+    limit = 700
+    assert limit * 2**20 < 4 * layout_contender.ELEMENTS
+    settings = {"data": layout_contender.frame(spark), "env": JAX, "nodes": tfos.Nodes(warm_nodes=False)}
+
+    def trained(kind, workers, limit):
+        args = {"kind": kind, "limit_mb": limit}
+        return tfos.run(spark, layout_contender.train, args, num_workers=workers, **settings).chief[0]
+
+    with pytest.raises(NodeError, match="Out of memory"):
+        trained("", 1, limit)
+    np.testing.assert_allclose(trained("fsdp", 2, limit), trained("", 1, 0), rtol=1e-4)
