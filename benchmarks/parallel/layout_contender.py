@@ -1,4 +1,4 @@
-"""Training of dense layers with Adam's slots within a limit of memory: whole in one process, or divided among workers."""
+"""Training of dense layers with Adam's slots within a limit of memory: in one process, or divided among workers."""
 
 import math
 import re
