@@ -57,7 +57,8 @@ def train(args, ctx):
 
     def errors(tokens, logits):
         """Return the mean surprise at each text's next characters, without the padding."""
-        wanted, real = tokens[:, 1:], keras.ops.cast(tokens[:, 1:] > 0, "float32")
+        wanted = keras.ops.cast(tokens[:, 1:], "int32")  # Keras gives labels as float32
+        real = keras.ops.cast(wanted > 0, "float32")
         chances = keras.ops.log_softmax(logits[:, :-1])
         found = keras.ops.take_along_axis(chances, wanted[..., None], axis=-1)[..., 0]
         return -keras.ops.sum(found * real, axis=1) / keras.ops.sum(real, axis=1)
