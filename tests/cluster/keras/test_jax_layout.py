@@ -113,7 +113,6 @@ def check_equal(results, losses, predicted):
         np.testing.assert_allclose(each["predicted"], predicted, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.smoke
 def test_variables_and_slots_are_divided_and_the_results_are_those_of_one_process(spark, tmp_path):
     results = run(spark, {"epochs": 2, "kind": "fsdp", "export": f"file://{tmp_path}/model.keras"})
     check_equal(results, *of_one_process(spark, dict(results), 2))
@@ -184,7 +183,7 @@ def refused(args, ctx):
     return [*texts, text(lambda: ctx.layout("fsdp"))], same
 
 
-@pytest.mark.slow
+@pytest.mark.smoke
 def test_what_can_not_be_right_is_refused(spark):
     for texts, same in tfos.run(spark, refused, None, num_workers=2, env=JAX).values():
         assert same

@@ -98,6 +98,7 @@ print("end")
 """
 
 
+@pytest.mark.slow
 def test_a_bar_on_a_terminal(tmp_path):
     (tmp_path / "program.py").write_text(BAR)
     shown = on_terminal([sys.executable, str(tmp_path / "program.py")])
@@ -159,6 +160,7 @@ print(json.dumps([float(max(abs(each - expected).max() for each in found)), take
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["keras", "onnx"])
 def test_a_call_without_memory_for_its_rows_takes_fewer(engine):
     """And so do the next ones: 2,048 rows would take 1.9 GB."""
