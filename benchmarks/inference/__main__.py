@@ -113,8 +113,8 @@ def _many(options, log):
             name: contender.turn(rows=rows, engine=engine, progress=progress)
             for name, (engine, progress) in _MANY.items()
         }
-        found = take_turns(turns, options.rounds, "many", shown="{:,.0f}".format)
-    return {"about": circumstances(options), "rows": rows, "found": found}
+        found = take_turns(turns, options.rounds, "many", warm_up=False, shown="{:,.0f}".format)
+    return {"about": circumstances(options, warm_up=False), "rows": rows, "found": found}
 
 
 def _memory(options, log):

@@ -83,6 +83,8 @@ class RowProgress:
     ----------
     total : int or None
         The rows that there will be, if that is known.
+    rows : int
+        The rows up to now, each as often as Spark's actions have asked for it.
     """
 
     def __init__(self, running: list[RowCounts], total: int | None) -> None:

@@ -401,9 +401,9 @@ def test_an_estimator_trains_on_jax_and_its_model_works_on_any_backend(spark):
     rows = model.transform(frame).collect()
     program = """
         import pickle, sys
-        from tensorflowonspark.ml.distribution import _keras_model
+        from tensorflowonspark.ml.distribution import load_call
         bundle, features = pickle.load(sys.stdin.buffer)
-        call = _keras_model(bundle, ())
+        call = load_call(bundle)
         sys.stdout.buffer.write(pickle.dumps(call(features)))
     """
     data = pickle.dumps((model._bundle, {"features": np.array([row.features for row in rows], np.float32)}))

@@ -1,5 +1,6 @@
 """``KerasModel.transform`` with ``engine="onnx"``: the same results as with Keras, or refused by name."""
 
+import os
 import pickle
 import subprocess
 import sys
@@ -104,6 +105,23 @@ def test_tasks_load_no_tensorflow(spark, tmp_path):
         [sys.executable, "-c", LOADING, str(tmp_path / "bundle")], check=False, capture_output=True, text=True
     )
     assert found.stdout.strip() == "(5, 3) set()", found.stderr
+
+
+ON_JAX = """
+import keras
+from tensorflowonspark.ml import KerasModel
+
+keras.utils.set_random_seed(1)
+model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(4, "tanh"), keras.layers.Dense(2)])
+found = [KerasModel.from_keras(model, engine=engine).predict([1.0, 2.0, 3.0]) for engine in ("keras", "onnx")]
+print(keras.backend.backend(), max(abs(one - other) for one, other in zip(*found)) < 1e-5)
+"""
+
+
+def test_a_model_on_jax_is_converted_by_a_process_on_tensorflow():
+    env = {**os.environ, "KERAS_BACKEND": "jax"}
+    done = subprocess.run([sys.executable, "-c", ON_JAX], check=False, capture_output=True, text=True, env=env)
+    assert done.stdout.strip() == "jax True", done.stderr
 
 
 @pytest.mark.parametrize(

@@ -224,12 +224,10 @@ def test_a_variable_is_put_together_from_the_parts_that_its_place_overlaps():
         read.append(name)
         return values[places[name]].tobytes()
 
-    own = training_state._assembled(Variable(values), places, contents, (slice(2, 5), slice(0, 2)))
+    own = training_state._part(Variable(values), places, contents, (slice(2, 5), slice(0, 2)))
     np.testing.assert_array_equal(own, values[2:5, 0:2])
     assert read == ["a", "b"]
-    np.testing.assert_array_equal(
-        training_state._assembled(Variable(values), places, contents, (slice(None),) * 2), values
-    )
+    np.testing.assert_array_equal(training_state._part(Variable(values), places, contents, (slice(None),) * 2), values)
     with pytest.raises(CheckpointError, match=r"12 numbers of kernel, whose shape is \(6, 4\)"):
         training_state._check_whole(Variable(values), [places["a"]])
 

@@ -67,7 +67,7 @@ declared = {(each.module, name) for each in [repairs.CONTEXT, *of_tables] for na
 print(json.dumps([len(used) > 50, sorted(set(used) - declared)]))
 """
 
-# Only ever fewer. Those of tf_keras, which is no longer developed, are counted apart.
+# One more needs a reason. Those of tf_keras, which is no longer developed, are counted apart.
 _MOST, _MOST_OF_TF_KERAS = 62, 15
 
 
