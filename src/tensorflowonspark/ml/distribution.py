@@ -15,7 +15,6 @@ from tensorflowonspark.keras.inference import inference_call
 from tensorflowonspark.keras.jax.saving_alone import inference_function
 from tensorflowonspark.ml.calls import Call, function_call, keras_call, saved_model_call
 from tensorflowonspark.ml.model_bundle import ModelBundle
-from tensorflowonspark.ml.onnx_engine import onnx_bundle, onnx_model_call
 from tensorflowonspark.ml.quiet_start import quiet_start
 from tensorflowonspark.ml.sent_models import SENT, SentModel
 from tensorflowonspark.ml.serialization import load_model
@@ -59,6 +58,8 @@ def for_engine(engine: str, bundle: ModelBundle, layers: tuple[str, ...]) -> tup
     """
     if engine == "keras":
         return bundle, layers
+    from tensorflowonspark.ml.onnx_engine import onnx_bundle  # and all that converts, which tasks need not
+
     return _kept(_converted, _key(_name(bundle), bundle, layers), lambda: onnx_bundle(bundle, layers)), ()
 
 
@@ -94,6 +95,8 @@ def load_call(bundle: ModelBundle, layers: Sequence[str] = ()) -> Call:
     if bundle.kind == "function":
         return _function(bundle)
     if bundle.kind == "onnx":
+        from tensorflowonspark.ml.onnx_engine import onnx_model_call
+
         return onnx_model_call(bundle)
     return _saved_model(bundle) if bundle.kind == "saved_model" else _keras_model(load_model(bundle), bundle, layers)
 

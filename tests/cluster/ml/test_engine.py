@@ -190,7 +190,7 @@ def test_a_stage_keeps_its_engine_and_converts_once(spark, tmp_path, monkeypatch
     again = KerasModel.load(str(tmp_path / "stage"))
     assert again.getEngine() == "onnx"
     np.testing.assert_allclose(again.predict(1.0), expected[7], rtol=1e-5)
-    monkeypatch.setattr(distribution, "onnx_bundle", None)
+    monkeypatch.setattr(onnx_engine, "onnx_bundle", None)
     for _ in range(2):
         found = [row.prediction for row in again.transform(rows).collect()]
         np.testing.assert_allclose(found, expected, rtol=1e-5)
