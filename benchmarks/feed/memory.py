@@ -2,18 +2,17 @@
 
 import os
 import secrets
-import threading
 import time
 from contextlib import suppress
 
 import psutil
 
 from benchmarks.common.rounds import serve_rounds
+from benchmarks.common.sampling import PeakSampler
 from benchmarks.common.spark import Frames, two_whole_workers
 from benchmarks.feed.rows import KINDS
 
 _MARK = "TFOS_BENCHMARK"  # an environment variable that only our processes have
-_SAMPLE_SECONDS = 0.05
 FILES = "files in memory"
 _ROLES = {"tensorflowonspark.node": "node", "pyspark.daemon": "python worker", "pyspark.worker": "python worker"}
 
@@ -29,28 +28,13 @@ def pass_slowly(args, ctx):
     return rows
 
 
-class Sampler:
+class Sampler(PeakSampler):
     """Samples the memory of our processes of the kinds in `_ROLES`, and of the files in memory that they share."""
 
     def __init__(self, mark):
+        super().__init__()
         self._mark = f"{_MARK}={mark}"
         self._roles = {}  # by process, None for one of somebody else
-        self.peaks = {}
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-
-    def __enter__(self):
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_):
-        self._stop.set()
-        self._thread.join()
-
-    def _run(self):
-        while not self._stop.wait(_SAMPLE_SECONDS):
-            for what, size in self.sizes().items():
-                self.peaks[what] = max(size, self.peaks.get(what, 0))
 
     def sizes(self):
         """Return the bytes of anonymous memory of each process, by its id, and of all files in memory."""

@@ -1,16 +1,15 @@
 """Contender: a model that four Python workers of one executor apply, and the memory of that executor."""
 
 import contextlib
-import threading
 import time
 
 import psutil
 
 from benchmarks.common.rounds import serve_rounds
+from benchmarks.common.sampling import PeakSampler
 from benchmarks.common.spark import run_all, session
 
 WORKERS, _ROWS = 4, 8  # rows of each worker: the memory is that of the weights
-_SAMPLE_SECONDS = 0.05
 _LAYERS = 4
 
 
@@ -36,35 +35,22 @@ def load_privately():
     sent_models.SentModel = Private
 
 
-class Sampler:
+class Sampler(PeakSampler):
     """Samples the memory of this process's executor: of its Python workers together, and of its JVM.
 
     Of a page that several processes map each has its share (the proportional set size).
     """
 
-    def __init__(self):
-        self.peaks = {"workers": 0, "jvm": 0}
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-
-    def __enter__(self):
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_):
-        self._stop.set()
-        self._thread.join()
-
-    def _run(self):
-        while not self._stop.wait(_SAMPLE_SECONDS):
-            sizes = dict.fromkeys(self.peaks, 0)
-            for process in psutil.Process().children(recursive=True):
-                with contextlib.suppress(psutil.Error, OSError, StopIteration):
-                    words = process.cmdline()
-                    kind = "workers" if "pyspark.daemon" in words else "jvm" if "--executor-id" in words else None
-                    if kind:
-                        sizes[kind] += _proportional(process.pid)
-            self.peaks = {kind: max(size, self.peaks[kind]) for kind, size in sizes.items()}
+    def sizes(self):
+        """Return the bytes of both."""
+        sizes = {"workers": 0, "jvm": 0}
+        for process in psutil.Process().children(recursive=True):
+            with contextlib.suppress(psutil.Error, OSError, StopIteration):
+                words = process.cmdline()
+                kind = "workers" if "pyspark.daemon" in words else "jvm" if "--executor-id" in words else None
+                if kind:
+                    sizes[kind] += _proportional(process.pid)
+        return sizes
 
 
 def _proportional(process):

@@ -1,5 +1,7 @@
 """Programs of a user that several tests train with, and the DataFrames that they are fed."""
 
+import os
+import signal
 import sys
 import time
 
@@ -33,6 +35,21 @@ def small_model():
     )
     model.compile("adam", "mse", weighted_metrics=["mae"])
     return model
+
+
+def killer(ctx, victim, began):
+    """Return a callback that notes each epoch in `began`, and kills a worker in the third one of the first attempt."""
+    import keras
+
+    class Kill(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            if began[-1] == 2 and batch == 2 and ctx.index == victim and not ctx.attempt:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        def on_epoch_begin(self, epoch, logs=None):
+            began.append(epoch)
+
+    return Kill()
 
 
 def fit(args, ctx):

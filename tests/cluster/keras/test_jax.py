@@ -3,7 +3,6 @@
 import contextlib
 import os
 import pickle
-import signal
 import subprocess
 import sys
 import textwrap
@@ -15,7 +14,7 @@ import pytest
 import tensorflowonspark as tfos
 from tensorflowonspark.errors import NodeError
 from tensorflowonspark.ml import KerasEstimator
-from tests.support.programs import small_frame
+from tests.support.programs import killer, small_frame
 
 pytestmark = [pytest.mark.masters("local"), pytest.mark.timeout(480)]
 
@@ -105,16 +104,8 @@ def train_with_checkpoints(args, ctx):
     model.add(keras.layers.Dense(1, name="last"))
     model.compile("adam", "mse", metrics=["mae"])
 
-    class Kill(keras.callbacks.Callback):
-        def on_train_batch_end(self, batch, logs=None):
-            if began[-1] == 2 and batch == 2 and ctx.index == args.get("victim") and not ctx.attempt:
-                os.kill(os.getpid(), signal.SIGKILL)
-
-        def on_epoch_begin(self, epoch, logs=None):
-            began.append(epoch)
-
     began = []
-    callbacks = [Kill()]
+    callbacks = [killer(ctx, args.get("victim"), began)]
     if args.get("directory"):
         callbacks.insert(0, ctx.checkpoint(args["directory"]).callback(args.get("every")))
     dataset = ctx.dataset(16, features="features", label="label", shuffle=False)

@@ -1,8 +1,5 @@
 """``ctx.layout``: variables and batches divided among the devices of all workers, with the results of one process."""
 
-import os
-import signal
-
 import cloudpickle
 import numpy as np
 import pytest
@@ -10,7 +7,7 @@ import pytest
 import tensorflowonspark as tfos
 from benchmarks.parallel import layout_contender
 from tensorflowonspark.errors import NodeError
-from tests.support.programs import small_frame
+from tests.support.programs import killer, small_frame
 
 pytestmark = [pytest.mark.masters("local"), pytest.mark.timeout(480)]
 
@@ -45,16 +42,8 @@ def train(args, ctx):
     keras.utils.set_random_seed(3)
     model = network()
 
-    class Kill(keras.callbacks.Callback):
-        def on_train_batch_end(self, batch, logs=None):
-            if began[-1] == 2 and batch == 2 and ctx.index == args.get("victim") and not ctx.attempt:
-                os.kill(os.getpid(), signal.SIGKILL)
-
-        def on_epoch_begin(self, epoch, logs=None):
-            began.append(epoch)
-
     began = []
-    callbacks = [Kill()]
+    callbacks = [killer(ctx, args.get("victim"), began)]
     if args.get("directory"):
         callbacks.insert(0, ctx.checkpoint(args["directory"]).callback(args.get("every")))
     options = {"features": "features", "label": "label", "shuffle": False}
