@@ -41,9 +41,7 @@ sys.exit(int(sys.argv[1]))
 
 
 @pytest.mark.timeout(150)
-@pytest.mark.parametrize(
-    "work", [pytest.param("run", marks=pytest.mark.smoke), pytest.param("fit", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("work", ["run", pytest.param("fit", marks=pytest.mark.slow)])
 def test_a_program_that_makes_its_own_session(tmp_path, work):
     (tmp_path / "job.py").write_text(JOB)
     environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{os.environ.get('PYTHONPATH', '')}"}

@@ -7,7 +7,6 @@ import tensorflowonspark as tfos
 pytestmark = pytest.mark.masters("local")
 
 
-@pytest.mark.smoke
 def test_nodes_read(spark, remote_directory):
     tfos.write_tfrecord(spark.range(0, 100, 1, 3), f"{remote_directory}/for-nodes")
 

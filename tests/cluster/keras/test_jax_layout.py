@@ -172,7 +172,6 @@ def refused(args, ctx):
     return [*texts, text(lambda: ctx.layout("fsdp"))], same
 
 
-@pytest.mark.smoke
 def test_what_can_not_be_right_is_refused(spark):
     for texts, same in tfos.run(spark, refused, None, num_workers=2, env=JAX).values():
         assert same

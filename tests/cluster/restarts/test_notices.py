@@ -77,7 +77,7 @@ def give(cluster, path, notice):
 @pytest.mark.parametrize(
     ("args", "env"),
     [
-        pytest.param({}, {}, marks=pytest.mark.smoke, id="tensorflow"),
+        pytest.param({}, {}, id="tensorflow"),
         pytest.param({"old": True}, {"TF_USE_LEGACY_KERAS": "1"}, marks=pytest.mark.slow, id="tf_keras"),
         pytest.param({}, {"KERAS_BACKEND": "jax"}, marks=pytest.mark.slow, id="jax"),
         pytest.param({"execution": 4}, {}, marks=pytest.mark.slow, id="executions"),

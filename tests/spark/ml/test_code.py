@@ -56,6 +56,7 @@ class Marking:
         return eval, (f"open({self.marker!r}, 'w').close() or (lambda rows: rows)",)
 
 
+@pytest.mark.slow
 def test_loading_a_model_runs_none_of_its_code_and_can_be_forbidden(spark, tmp_path):
     stage = KerasModel.from_function(Marking(tmp_path / "ran"), {"same": ("float64", ())}, featuresCol="x")
     stage.setFill({"x": 1}).save(str(tmp_path / "stage"))

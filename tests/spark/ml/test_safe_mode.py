@@ -93,6 +93,7 @@ OTHERS = [pytest.param(each, marks=pytest.mark.slow) for each in (in_rdd, in_for
 CONTEXTS = [in_driver, in_thread, in_sql, *OTHERS]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("context", CONTEXTS)
 @pytest.mark.parametrize("place", LOADS)
 def test_what_is_refused_stays_refused_whatever_keras_was_told(spark, hostile, place, context):

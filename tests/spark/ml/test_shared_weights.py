@@ -25,6 +25,7 @@ def mapped():
     return found
 
 
+@pytest.mark.slow
 def test_the_workers_of_an_executor_map_one_file(spark):
     words = SHARED_BYTES // (64 * 4) + 1
     stack = [keras.Input((3,), dtype="int32"), layers.Embedding(words, 64), layers.Flatten(), layers.Dense(2)]

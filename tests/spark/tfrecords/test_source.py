@@ -85,6 +85,7 @@ def test_an_overwrite_of_partitions(session, tmp_path):
         writer.mode("append").save(str(tmp_path / "double"))
 
 
+@pytest.mark.slow
 def test_sql(session, tmp_path):
     path = str(tmp_path / "records")
     tfos.write_tfrecord(numbers(session), path)

@@ -189,6 +189,7 @@ except NodeError:
 """
 
 
+@pytest.mark.slow
 def test_all_of_standard_error_is_json():
     """The driver's own records too, which Python shows as text if a program has not set up logging."""
     done = subprocess.run(

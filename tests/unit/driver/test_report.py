@@ -52,6 +52,7 @@ def test_what_nodes_send_is_no_markup():
     assert set(data["reports"][0][3]) == {_HOSTILE, "__proto__"}
 
 
+@pytest.mark.slow
 def test_a_large_report_is_bounded():
     training = PlayedTraining(300, slow=299)
     training.play(140)

@@ -68,6 +68,7 @@ def write(directory, files):
     return directory
 
 
+@pytest.mark.slow
 def test_the_logged_source_applies_a_model_without_this_package(tmp_path):
     def share(columns):
         import numpy as np
