@@ -3,12 +3,12 @@
 # Options of every source of files in Spark, by their names there.
 OBEYED_OPTIONS = (
     "basePath", "columnNameOfCorruptRecord", "compression", "ignoreCorruptFiles", "ignoreInvalidPartitionPaths",
-    "ignoreMissingFiles", "maxFilesPerTrigger", "maxRecordsPerFile", "mode", "modifiedAfter", "modifiedBefore",
-    "partitionBy", "partitionOverwriteMode", "pathGlobFilter", "recursiveFileLookup", "timeZone",
+    "ignoreMissingFiles", "maxBytesPerTrigger", "maxFilesPerTrigger", "maxRecordsPerFile", "mode", "modifiedAfter",
+    "modifiedBefore", "partitionBy", "partitionOverwriteMode", "pathGlobFilter", "recursiveFileLookup", "timeZone",
 )  # fmt: skip
 REFUSED_OPTIONS = (
     "allowOverwrites", "cleanSource", "discardCachedInputRatio", "encoding", "fileNameOnly", "latestFirst",
-    "maxBytesPerTrigger", "maxCachedFiles", "maxFileAge", "mergeSchema", "samplingRatio", "sourceArchiveDir",
+    "maxCachedFiles", "maxFileAge", "mergeSchema", "samplingRatio", "sourceArchiveDir",
 )  # fmt: skip
 # Settings that change neither which rows are read or written, nor their values; or that are of other formats.
 WITHOUT_MEANING = (

@@ -150,8 +150,8 @@ class FileAccess:
             As for `read_tfrecord`.
         filter : pc.Expression, optional
             The rows to read, as in ``pc.field("day") > 3``, by columns that need not be among `columns`. Row groups
-            that their statistics exclude are not read. Without a cache the workers read the filter's columns once
-            before, each its share, to count the rows.
+            that their statistics exclude are not read, nor files that their directories exclude. Without a cache the
+            workers read the filter's columns once before, each its share, to count the rows.
 
         Returns
         -------

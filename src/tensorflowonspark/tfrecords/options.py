@@ -146,7 +146,8 @@ class Options:
 recordType, mode, columnNameOfCorruptRecord, floatType, binaryFeatures, sampleRecords, splitBytes, \
 maxRecordBytes, compression, partitionBy, partitionOverwriteMode, maxRecordsPerFile, recursiveFileLookup, \
 pathGlobFilter, modifiedAfter, modifiedBefore, timeZone, basePath, partitionColumnTypeInference, \
-ignoreInvalidPartitionPaths, ignoreCorruptFiles, ignoreMissingFiles, caseSensitive, maxFilesPerTrigger
+ignoreInvalidPartitionPaths, ignoreCorruptFiles, ignoreMissingFiles, caseSensitive, maxFilesPerTrigger, \
+maxBytesPerTrigger
     """
 
     record_type: RecordType = RecordType.EXAMPLE
@@ -173,6 +174,7 @@ ignoreInvalidPartitionPaths, ignoreCorruptFiles, ignoreMissingFiles, caseSensiti
     ignore_missing_files: bool = False
     case_sensitive: bool = False
     max_files_per_trigger: int = 0  # of a micro-batch of a stream, on Spark 4.2 or newer; 0 for all
+    max_bytes_per_trigger: int = 0
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> "Options":
@@ -237,7 +239,7 @@ def _value(name: str, default: Any, given: Any) -> Any:
 
 
 def _number(name: str, text: str) -> int:
-    if name.lower().endswith("bytes"):
+    if "bytes" in name.lower():
         return parse_bytes(f"option {name}", text)
     if not text.isdigit():
         raise SpecError(f"option {name}={text!r}: expected a whole number")

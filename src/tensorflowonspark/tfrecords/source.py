@@ -8,9 +8,11 @@ days older than the newest. A new file that is older than that is ignored, as in
 
 import json
 import re
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
+from itertools import accumulate
 from typing import Any, NoReturn
 
 import pyarrow as pa
@@ -32,6 +34,14 @@ from tensorflowonspark.tfrecords.options import Options
 from tensorflowonspark.tfrecords.reading import read
 from tensorflowonspark.tfrecords.splits import RecordSplit, plan
 from tensorflowonspark.tfrecords.writing import OutputFiles
+
+try:
+    from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
+except ImportError:  # before Spark 4.2
+
+    class SupportsTriggerAvailableNow:  # type: ignore[no-redef]
+        """Nothing: such a stream reads all that is there in one micro-batch."""
+
 
 # The types whose values are the same text in Arrow and in Spark.
 _TEXT = re.compile(r"(string|char|varchar|tinyint|smallint|int|bigint|boolean|date|binary)(\W.*)?")
@@ -130,6 +140,8 @@ class SplitsPartition(InputPartition):
 
 
 class _Reader(CarriesSettings, DataSourceReader):
+    # It takes no filters (`pushFilters`): up to 4.3 Spark keeps the partitions of the last query with a filter for all
+    # further queries of the same DataFrame, which then lack rows.
     def __init__(self, files: Sequence[File], schema: StructType, options: Options, inferred: bool) -> None:
         self._files = files
         self._columns = arrow_columns(schema, options, partition_types(files, options.listing))
@@ -169,15 +181,24 @@ _AGE_SECONDS = 7 * 24 * 3600  # as Spark's `maxFileAge`
 Offset = dict[str, Any]
 
 
-class TFRecordStream(CarriesSettings, DataSourceStreamReader):
-    """A stream of the files of a directory, with at most `Options.max_files_per_trigger` in a micro-batch.
+def _limits(options: Options) -> dict[str, int]:
+    """Return the limits of a micro-batch by the names of their options; 0 for none."""
+    return {"maxFilesPerTrigger": options.max_files_per_trigger, "maxBytesPerTrigger": options.max_bytes_per_trigger}
+
+
+class TFRecordStream(CarriesSettings, DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """A stream of the files of a directory, with as many in a micro-batch as the options allow.
 
     `inferred` is whether the columns are those that the records had.
     """
 
     def __init__(self, paths: Sequence[str], schema: StructType, options: Options, inferred: bool) -> None:
-        if options.max_files_per_trigger and find_spec("pyspark.sql.streaming.datasource") is None:
-            raise SpecError("option maxFilesPerTrigger needs Spark 4.2 or newer: older ones read all files at once")
+        given = [name for name, most in _limits(options).items() if most]
+        if given and find_spec("pyspark.sql.streaming.datasource") is None:
+            raise SpecError(f"option {given[0]} needs Spark 4.2 or newer: older ones read all files at once")
+        if len(given) > 1:
+            raise SpecError(f"options {' and '.join(given)}: give one of them, as for Spark's own sources of files")
+        self._last: set[str] | None = None  # the files of a stream that reads what is there, and ends
         self._paths = paths
         files = find(paths, options.listing)
         self._columns = arrow_columns(schema, options, partition_types(files, options.listing))
@@ -191,10 +212,13 @@ class TFRecordStream(CarriesSettings, DataSourceStreamReader):
     def latestOffset(self, start: Offset | None = None, limit: Any = None) -> Offset:  # noqa: N802
         """Return the offset after the present files, or after as many new ones as the limit allows."""
         known = start or self.initialOffset()
-        files = find(self._paths, self._options.listing)
+        files = [each for each in self._present() if self._last is None or each.path in self._last]
         new = [each for each in files if each.path not in known["files"] and each.modified >= known["since"]]
         new.sort(key=lambda each: (each.modified, each.path))
         chosen = new[: getattr(limit, "max_files", None)]
+        if most := getattr(limit, "max_bytes", None):  # a file that is longer is read alone
+            sizes = list(accumulate(each.size for each in chosen))
+            chosen = chosen[: max(1, bisect_right(sizes, most))]
         if not chosen:
             return known
         seen = {**known["files"], **{each.path: int(each.modified) for each in chosen}}
@@ -203,15 +227,22 @@ class TFRecordStream(CarriesSettings, DataSourceStreamReader):
 
     def getDefaultReadLimit(self) -> Any:  # noqa: N802
         """Return the limit of a micro-batch, which Spark requests from 4.2 on; before, it reads all present files."""
-        from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxFiles
+        from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxFiles
 
-        most = self._options.max_files_per_trigger
-        return ReadMaxFiles(most) if most else ReadAllAvailable()
+        files, size = _limits(self._options).values()
+        return ReadMaxFiles(files) if files else ReadMaxBytes(size) if size else ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Read no files but those that are there now, of a trigger ``availableNow``."""
+        self._last = {each.path for each in self._present()}
+
+    def _present(self) -> list[File]:
+        return find(self._paths, self._options.listing)
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         """Return the splits of a micro-batch, a partition for each task."""
         wanted = set(end["files"]) - set(start["files"])
-        files = [each for each in find(self._paths, self._options.listing) if each.path in wanted]
+        files = [each for each in self._present() if each.path in wanted]
         if gone := sorted(wanted - {each.path for each in files}):
             raise SpecError(f"files of {', '.join(self._paths)} went before they were read: {', '.join(gone[:5])}")
         found = plan(files, self._options.split_bytes)

@@ -46,6 +46,20 @@ def test_partition_columns(session, tmp_path):
     assert ids(frame.where("odd = 1")) == [1, 3, 5, 7, 9]
 
 
+def test_each_query_of_a_data_frame_has_all_rows_whatever_filters_others_have(session, tmp_path):
+    """Spark pushes filters of one query into the others, to a source that takes any."""
+    tfos.write_tfrecord(numbers(session), str(tmp_path / "records"), partition_by=["odd"])
+    session.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    try:
+        tfos.register_tfrecord(session)
+        frame = session.read.format("tfrecord").load(str(tmp_path / "records"))
+        odd, even = frame.where("odd = 1"), frame.where("odd = 0")
+        assert [ids(each) for each in (odd, frame, even)] == [[1, 3, 5, 7, 9], list(range(10)), [0, 2, 4, 6, 8]]
+        assert ids(odd.union(even)) == list(range(10))
+    finally:
+        session.conf.unset("spark.sql.python.filterPushdown.enabled")
+
+
 @pytest.mark.slow
 def test_several_paths(session, tmp_path):
     paths = [str(tmp_path / name) for name in "ab"]
@@ -165,6 +179,40 @@ def test_a_stream_reads_each_file_once(session, tmp_path):
     tfos.write_tfrecord(numbers(session, 50), path, mode="append")
     assert run() == ([5, 5], [*range(10), *range(50, 60)])
     assert run() == ([], [*range(10), *range(50, 60)])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("options", "batches"),
+    [
+        ({}, [20]),
+        ({"maxFilesPerTrigger": 3}, [15, 5]),
+        ({"maxBytesPerTrigger": 1}, [5, 5, 5, 5]),  # a file is not divided
+        ({"maxBytesPerTrigger": "{two}"}, [10, 10]),
+        ({"maxBytesPerTrigger": "1g"}, [20]),
+    ],
+)
+def test_the_micro_batches_of_a_stream_obey_its_limit(session, tmp_path, options, batches):
+    path = str(tmp_path / "in")
+    for first in (0, 10):
+        tfos.write_tfrecord(numbers(session, first), path, mode="append")
+    sizes = sorted(file.stat().st_size for file in (tmp_path / "in").glob("*.tfrecord"))
+    options = {name: str(value).format(two=2 * sizes[-1]) for name, value in options.items()}
+    stream = session.readStream.format("tfrecord").schema("id bigint").options(**options).load(path)
+    writer = stream.writeStream.format("parquet").option("checkpointLocation", str(tmp_path / "checkpoint"))
+    query = writer.trigger(availableNow=True).start(str(tmp_path / "out"))
+    assert query.awaitTermination(120)
+    assert [each["numInputRows"] for each in query.recentProgress if each["numInputRows"]] == batches
+    assert ids(session.read.parquet(str(tmp_path / "out"))) == list(range(20))
+
+
+def test_a_stream_has_one_limit(session, tmp_path):
+    tfos.write_tfrecord(numbers(session), str(tmp_path / "in"))
+    stream = session.readStream.format("tfrecord").schema("id bigint")
+    stream = stream.options(maxFilesPerTrigger=1, maxBytesPerTrigger="1m").load(str(tmp_path / "in"))
+    query = stream.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "state"))
+    with pytest.raises(Exception, match="options maxFilesPerTrigger and maxBytesPerTrigger: give one of them"):
+        query.start().awaitTermination(60)
 
 
 def test_a_stream_is_written_by_batches(session, tmp_path):

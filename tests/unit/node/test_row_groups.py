@@ -1,6 +1,7 @@
 """Row groups of Parquet files: filters, statistics, partition columns, and files whose columns differ."""
 
 from dataclasses import replace
+from datetime import date
 
 import numpy as np
 import pyarrow as pa
@@ -14,6 +15,7 @@ from tensorflowonspark.errors import FeedError, SpecError
 from tensorflowonspark.node.feed.parquet_source import ParquetSource
 from tensorflowonspark.node.feed.row_groups import RowGroup
 from tensorflowonspark.node.feed.source import Source
+from tensorflowonspark.storage.partition_columns import directory_of
 
 
 def groups_of(path, columns=None, rows=None):
@@ -87,6 +89,48 @@ def test_a_filter_passes_the_rows_that_arrow_passes(table, days, expression, col
 def test_row_groups_are_excluded_by_statistics_and_directories(days, expression, numbers):
     groups, _ = groups_of(days, ["t"], expression)
     assert [group.number for group in groups] == numbers
+
+
+DAYS = {"2024-01-01": 0, "2024-01-02": 1, "2024-02-01": 2, None: 3}  # with the rows of each
+
+
+@pytest.mark.parametrize(
+    ("expression", "expected"),
+    [
+        (pc.field("day") == date(2024, 1, 2), [1]),
+        (pc.field("day") > date(2024, 1, 1), [1, 2]),
+        (~(pc.field("day") == date(2024, 1, 2)), [0, 2]),
+        (pc.field("day").isin([date(2024, 1, 1), date(2024, 2, 1)]), [0, 2]),
+        (pc.field("day").is_null(), [3]),
+        (pc.field("day").is_valid() & (pc.field("id") > 0), [1, 2]),
+        (pc.field("day").is_null() | (pc.field("id") == 1), None),  # any directory may have such rows
+        (pc.month(pc.field("day")) == 2, [2]),
+        (pc.field("id") == 1, None),
+    ],
+)
+def test_files_of_directories_that_a_filter_excludes_are_not_opened(tmp_path, expression, expected):
+    """But the first one, which has the columns: others are no Parquet files, unless they may have rows that pass."""
+    for day, number in DAYS.items():
+        folder = tmp_path / directory_of("day", day)
+        folder.mkdir()
+        pq.write_table(pa.table({"id": [number]}), folder / "rows.parquet")
+    whole = rows_of(groups_of(tmp_path, ["day", "id"])[0])
+    first = min(folder.name for folder in tmp_path.iterdir())
+    for day, number in DAYS.items():
+        folder = directory_of("day", day)
+        if expected is not None and number not in expected and folder != first:
+            (tmp_path / folder / "rows.parquet").write_bytes(b"damaged")
+    found = rows_of(groups_of(tmp_path, ["day", "id"], expression)[0])
+    schema = pa.schema({"day": pa.date32(), "id": pa.int64()})
+    assert found == pa.Table.from_pylist(whole, schema).filter(expression).to_pylist()
+    assert expected is None or sorted(row["id"] for row in found) == expected
+
+
+def test_a_filter_that_does_not_fit_the_first_file_is_applied_to_those_of_other_types(tmp_path):
+    for day, value in enumerate([None, "a", "b"]):
+        (tmp_path / f"day={day}").mkdir()
+        pq.write_table(pa.table({"t": [value]}), tmp_path / f"day={day}" / "rows.parquet")
+    assert rows_of(groups_of(tmp_path, ["t"], (pc.field("t") == "b") & (pc.field("day") > 1))[0]) == [{"t": "b"}]
 
 
 def test_a_filter_of_directories_alone_is_counted_without_reading(days, monkeypatch):

@@ -41,9 +41,7 @@ def fragment(file: DataFile) -> Any:
     """
     from pyarrow.dataset import ParquetFileFormat, ParquetReadOptions  # imports pandas
 
-    known = pc.scalar(True)
-    for name, value in file.constants.items():
-        known = known & (pc.field(name) == value if value.is_valid else pc.field(name).is_null())
+    known = _guarantee(file)
     files, path = storage.file_system(file.path)
     format_ = ParquetFileFormat(ParquetReadOptions(coerce_int96_timestamp_unit=INT96))
     try:
@@ -59,6 +57,33 @@ def fragment(file: DataFile) -> Any:
     except (OSError, pa.ArrowException) as error:
         raise SpecError(f"the footer of {file.path} can't be read: {error}") from None
     return found
+
+
+def _guarantee(file: DataFile) -> Any:
+    known = pc.scalar(True)
+    for name, value in file.constants.items():
+        known = known & (pc.field(name) == value if value.is_valid else pc.field(name).is_null())
+    return known
+
+
+def not_excluded(files: Sequence[DataFile], expression: Any, columns: pa.Schema) -> list[DataFile]:
+    """Return the files in which rows may pass a filter, by their constants alone; nothing is opened.
+
+    Of a filter that does not fit these columns, the first file's, they are all: another file may have other types.
+    """
+    from pyarrow.dataset import FileSystemDataset, ParquetFileFormat  # imports pandas
+    from pyarrow.fs import LocalFileSystem
+
+    format_, nowhere = ParquetFileFormat(), LocalFileSystem()
+    numbered = [
+        format_.make_fragment(str(number), nowhere, partition_expression=_guarantee(file))
+        for number, file in enumerate(files)
+    ]
+    try:
+        found = FileSystemDataset(numbered, columns, format_, nowhere).get_fragments(expression)
+        return [files[number] for number in sorted(int(each.path) for each in found)]
+    except (pa.ArrowException, TypeError, ValueError):
+        return list(files)
 
 
 def footer_of(found: Any) -> Footer:

@@ -17,7 +17,16 @@ from tensorflowonspark import storage
 from tensorflowonspark.columns.plain_types import plain_type, to_plain
 from tensorflowonspark.errors import FeedError, SpecError
 from tensorflowonspark.node.feed.file_columns import ParquetFiles, columns_of, is_another, source_of
-from tensorflowonspark.node.feed.footers import INT96, Footer, ReadFooters, footer_of, footers, fragment, read_at_once
+from tensorflowonspark.node.feed.footers import (
+    INT96,
+    Footer,
+    ReadFooters,
+    footer_of,
+    footers,
+    fragment,
+    not_excluded,
+    read_at_once,
+)
 from tensorflowonspark.node.feed.row_filters import RowFilter
 from tensorflowonspark.tfrecords.infer import chosen
 
@@ -142,10 +151,18 @@ def row_groups(
 ) -> tuple[list[RowGroup], pa.Schema]:
     """Return the row groups with rows that a filter does not exclude by their statistics, and the columns to read.
 
-    With a filter each node reads all footers, for their statistics. Files whose columns differ, or that a request does
-    not fit, are a `SpecError`.
+    With a filter each node reads the footers, for their statistics: that of the first file, which has the columns, and
+    those of the files that the filter does not exclude by their partition columns. Files whose columns differ, or that
+    a request does not fit, are a `SpecError`.
     """
-    fragments = None if expression is None else read_at_once(fragment, parquet.files)
+    fragments = None
+    if expression is not None:
+        fragments = read_at_once(fragment, parquet.files[:1])
+        if fragments:
+            columns_of_first = columns_of(parquet, [fragments[0].physical_schema])
+            others = not_excluded(parquet.files[1:], expression, columns_of_first)
+            parquet = parquet._replace(files=[*parquet.files[:1], *others])
+            fragments += read_at_once(fragment, others)
     found = read_footers(parquet.files) if fragments is None else list(map(footer_of, fragments))
     known = columns_of(parquet, [each.schema for each in found])
     schema = pa.schema([known.field(name).remove_metadata() for name in chosen(columns, known.names)])
