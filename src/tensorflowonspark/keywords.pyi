@@ -65,7 +65,12 @@ class FeatureKeywords(TypedDict, total=False):
     dtypes: Mapping[str, npt.DTypeLike] | None
     fill: Mapping[str, Any] | None
 
-class DatasetKeywords(FeatureKeywords, total=False):
+class PackedKeywords(FeatureKeywords, total=False):
+    """Those of `tensorflowonspark.node.feed.selection.PackedOptions`."""
+    pack: Mapping[str, int] | None
+    too_long: str
+
+class DatasetKeywords(PackedKeywords, total=False):
     """Those of `tensorflowonspark.node.feed.selection.DatasetOptions`."""
     shuffle: bool
     seed: int

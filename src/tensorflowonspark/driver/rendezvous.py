@@ -21,8 +21,8 @@ class Kind(Enum):
     """A kind of call, with the remedy if not all workers make it."""
 
     COLLECTIVE = (
-        "call adapt, fit, ctx.read_parquet and its like, and the checkpoint (on JAX evaluate too) on all workers, "
-        "as often and in the same order: each gives its own part, and gets the state of all"
+        "call adapt, fit, ctx.read_parquet and its like, datasets with pack, and the checkpoint (on JAX evaluate too) "
+        "on all workers, as often and in the same order: each gives its own part, and gets the state of all"
     )
     FILES = (
         "call ctx.read_tfrecord, ctx.read_parquet, ctx.read_delta and ctx.read_iceberg on all workers, as often "

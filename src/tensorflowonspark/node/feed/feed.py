@@ -10,8 +10,9 @@ from tensorflowonspark.errors import FeedError
 from tensorflowonspark.feed_messages import SplitManifest
 from tensorflowonspark.node.feed.batches import Batches
 from tensorflowonspark.node.feed.pace import Measure
+from tensorflowonspark.node.feed.packing import PackedSelection
 from tensorflowonspark.node.feed.passes import Passes
-from tensorflowonspark.node.feed.selection import DatasetOptions, FeatureOptions, Selection
+from tensorflowonspark.node.feed.selection import DatasetOptions, FeatureOptions, PackedOptions, Selection
 from tensorflowonspark.node.feed.share import Share
 from tensorflowonspark.run_manifest import Record
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     import tensorflow as tf
     from typing_extensions import Unpack
 
-    from tensorflowonspark.keywords import DatasetKeywords, FeatureKeywords
+    from tensorflowonspark.keywords import DatasetKeywords, PackedKeywords
 
 __all__ = ["Feed"]
 
@@ -188,8 +189,8 @@ class Feed:
         """
         return Batches(self._passes(batch_size, options), self._measure)
 
-    @takes(FeatureOptions)
-    def validation_dataset(self, batch_size: int, **options: "Unpack[FeatureKeywords]") -> "tf.data.Dataset":
+    @takes(PackedOptions)
+    def validation_dataset(self, batch_size: int, **options: "Unpack[PackedKeywords]") -> "tf.data.Dataset":
         """Return this worker's share of the validation rows, in their own order.
 
         Parameters
@@ -217,8 +218,8 @@ class Feed:
         """
         return self._validation().dataset(batch_size, **options, shuffle=False)
 
-    @takes(FeatureOptions)
-    def validation_batches(self, batch_size: int, **options: "Unpack[FeatureKeywords]") -> Batches:
+    @takes(PackedOptions)
+    def validation_batches(self, batch_size: int, **options: "Unpack[PackedKeywords]") -> Batches:
         """Return batches of NumPy arrays of this worker's share of the validation rows, in their own order.
 
         Parameters
@@ -292,6 +293,8 @@ class Feed:
     def _select(self, options: FeatureOptions) -> Selection:
         if not self._share.manifest.schema:
             raise FeedError("the data has no rows: there is nothing to train on")
+        if isinstance(options, PackedOptions) and options.pack is not None:
+            return PackedSelection(self._share.manifest, options)
         return Selection(self._share.manifest, options)
 
     def _noted(self, partitions: Iterator[Iterator[pa.RecordBatch]]) -> Iterator[Iterator[pa.RecordBatch]]:

@@ -29,6 +29,7 @@ from tensorflowonspark.node.feed.cache import Cache
 from tensorflowonspark.node.feed.feed import Feed
 from tensorflowonspark.node.feed.feed_server import FeedServer
 from tensorflowonspark.node.feed.file_rows import FileRows
+from tensorflowonspark.node.feed.footers import Combine
 from tensorflowonspark.node.feed.observer import Observer
 from tensorflowonspark.node.feed.pace import measuring
 from tensorflowonspark.node.feed.rows import Rows
@@ -48,8 +49,15 @@ class Feeds:
     """
 
     def __init__(
-        self, setup: NodeSetup, link: Link, server: FeedServer | None, meter: TrainingMeter, observer: Observer
+        self,
+        setup: NodeSetup,
+        link: Link,
+        server: FeedServer | None,
+        meter: TrainingMeter,
+        observer: Observer,
+        combine: Callable[[str], Combine | None],
     ) -> None:
+        self._combine = combine
         self._meter = meter
         self._observer = observer
         self._setup = setup
@@ -188,7 +196,7 @@ class Feeds:
         def taken_before(step: int) -> TakenRows | None:
             return self.taken_before(step)  # which a checkpoint may set later
 
-        return Share(manifest, rows, numbers, self._setup.number, report, taken_before, self._observer)
+        return Share(manifest, rows, numbers, self._setup.number, report, taken_before, self._observer, self._combine)
 
     def _arriving_rows(self, feed: FeedId, split: Split, parts: PartStream | None) -> RowStream:
         """Return the rows of a split of a feed that starts early."""

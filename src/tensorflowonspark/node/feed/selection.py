@@ -56,7 +56,29 @@ class FeatureOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DatasetOptions(FeatureOptions):
+class PackedOptions(FeatureOptions):
+    """The columns that a program takes, and how sequences are packed. After a change run ``make keywords``.
+
+    Parameters
+    ----------
+    pack : mapping, optional
+        Columns of arrays that differ in length, with the length into which they are packed, as in
+        ``{"tokens": 2048}``: a row of a batch then has several sequences, one after the other. The columns have arrays
+        of one length in each row, as tokens and the labels of each. The features get ``segment_ids`` (from 1 on, 0 is
+        padding) and ``positions`` in the sequence, for attention masks; other columns have their row's value at each
+        token, and so have the weights, which are 0 at padding. `batch_size` counts packed rows. For rows that are kept
+        (the default cache).
+    too_long : {"error", "cut", "split"}
+        With `pack`, the treatment of a sequence that is longer: an error that names it, what exceeds the length is left
+        out, or the rest becomes a sequence of its own.
+    """
+
+    pack: Mapping[str, int] | None = None
+    too_long: str = "error"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DatasetOptions(PackedOptions):
     """What a program asks of its passes over the rows: the columns and the order. After a change run ``make keywords``.
 
     Parameters

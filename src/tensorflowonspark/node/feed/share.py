@@ -1,24 +1,29 @@
 """One worker's share of a feed, as programs read it: the passes over its rows, and where the next ones begin."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from numbers import Integral
 from weakref import WeakSet
 
 from tensorflowonspark.errors import FeedError, SpecError
 from tensorflowonspark.node.feed.cursor import EpochCursor
+from tensorflowonspark.node.feed.footers import Combine
+from tensorflowonspark.node.feed.packing import PackedRows, PackedSelection
 from tensorflowonspark.node.feed.passes import Passes
 from tensorflowonspark.node.feed.plan import shares_of
 from tensorflowonspark.node.feed.selection import Selection
+from tensorflowonspark.node.feed.shard import Shard
 from tensorflowonspark.node.feed.share_rows import ShareRows
 from tensorflowonspark.node.feed.step_orders import WorkerOrder, step_order
-from tensorflowonspark.node.feed.taken import TakenRows
+from tensorflowonspark.node.feed.taken import TakenRows, order_seed
 
 
 @dataclass(eq=False, repr=False)
 class Share(ShareRows):
     """One worker's share of a feed; a checkpoint that is restored moves the passes which have not begun."""
 
+    # what combines values of all workers, for a call of the program; None if this one is alone
+    combine: Callable[[str], Combine | None] = lambda _call: None
     # of the passes of which one began last, or if none has, of those made last
     latest: EpochCursor | None = field(default=None, init=False)
     _created: WeakSet[EpochCursor] = field(default_factory=WeakSet, init=False)  # since the last `resume_at`
@@ -64,11 +69,31 @@ class Share(ShareRows):
             raise SpecError(f"first_step={first_step!r}: expected the number of steps taken before")
         if first_step and not self.is_kept:
             raise FeedError("first_step is for cached rows: the rows before it of a stream are gone")
-        order = step_order(self, self.shares(batch_size), seed)
-        made = Passes(self, selection, order, int(first_step), on_epoch_end, on_begin=self._note_begun)
+        share = self._packed(selection, seed) if isinstance(selection, PackedSelection) else self
+        order = step_order(share, share.shares(batch_size), seed)
+        made = Passes(share, selection, order, int(first_step), on_epoch_end, on_begin=self._note_begun)
         self.latest = made.cursor
         self._created.add(made.cursor)
         return made
+
+    def _packed(self, selection: PackedSelection, seed: int | None) -> ShareRows:
+        """Return the bins of all workers as rows; they need all rows, and agree on the numbers of bins."""
+        call = f"pack={dict.fromkeys(selection.packed, selection.length)}"
+        if not isinstance(self.rows, Shard):
+            raise FeedError(f"{call} needs all rows before the first step: keep them (cache='disk', start='all_rows')")
+        if self.is_global:
+            raise FeedError(f"{call}: order='global' divides rows among the steps, not bins: leave out order")
+        rows = PackedRows.of(self.rows, selection, order_seed(seed, 0, self.index))
+        combine = self.combine(call) if len(self.numbers) > 1 else None
+        counts = [rows.rows] if combine is None else combine(rows.rows, list)
+        if len(counts) != len(self.numbers):
+            raise FeedError(f"{call}: these workers do not train together, and have other numbers of steps")
+        if not any(counts):
+            raise FeedError(f"{call}: all arrays are empty")
+        manifest = replace(self.manifest, rows=dict(zip(self.numbers, counts, strict=True)), layout=None)
+        found = ShareRows(manifest, rows, self.numbers, self.number, self.report, self.taken_before, self.observer)
+        found.is_training = self.is_training
+        return found
 
     def independent_passes(self, selection: Selection, batch_rows: int, seed: int | None) -> Passes:
         """Return the passes of a worker whose steps depend on no other's."""

@@ -1,0 +1,213 @@
+"""Packed rows: bins of sequences as the rows of a pass, so that its plan, its order and its padding are as for others.
+
+The bins of a worker follow from its rows and the seed. They are the same in all epochs, in an order of each: so all
+epochs have as many steps, and a program that resumes at a step finds it again.
+"""
+
+from collections.abc import Generator, Iterable, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any
+
+import numpy as np
+import pyarrow.compute as pc
+
+from tensorflowonspark.columns import Array, Kind, Ragged
+from tensorflowonspark.columns.layout import is_list
+from tensorflowonspark.errors import FeedError, SpecError
+from tensorflowonspark.feed_messages import SplitManifest
+from tensorflowonspark.node.feed.bins import Bins, pack
+from tensorflowonspark.node.feed.order import Mask, Numbers, row_order
+from tensorflowonspark.node.feed.selection import Batch, PackedOptions, Selection
+from tensorflowonspark.node.feed.shard import Allocate, Reader, Segment, Shard
+
+SEGMENTS, POSITIONS = "segment_ids", "positions"
+_TOO_LONG = ("error", "cut", "split")
+
+
+class PackedSelection(Selection):
+    """The columns of packed rows: each value of a bin has its sequence's number in it (0 is padding), and its place.
+
+    A column with one value for each row has it at each value of the row's sequence.
+    """
+
+    def __init__(self, manifest: SplitManifest, options: PackedOptions) -> None:
+        self.packed, self.length = _checked(options.pack)
+        self.too_long = options.too_long
+        if self.too_long not in _TOO_LONG:
+            raise SpecError(f"too_long={self.too_long!r}: expected one of {', '.join(map(repr, _TOO_LONG))}")
+        self.sources: dict[str, Kind] = {}  # of the rows
+        shapes = {**dict.fromkeys(self.packed, (None,)), **(options.shapes or {})}
+        super().__init__(manifest, replace(options, shapes=shapes))
+        names = [self.features] if isinstance(self.features, str) else self.features
+        self.features = [*names, SEGMENTS, POSITIONS]
+        self.kinds.update(dict.fromkeys((SEGMENTS, POSITIONS), Kind(np.dtype(np.int32), (self.length,))))
+
+    def _check_names(self, used: Any) -> None:
+        for name in self.packed:
+            if name not in used:
+                raise FeedError(f"pack names column {name!r}, but the program takes {list(used)}")
+        for name in (SEGMENTS, POSITIONS):
+            if name in used:
+                raise FeedError(f"column {name!r} would take the place of those of packed rows: rename it")
+        super()._check_names(used)
+
+    def _kind(self, name: str) -> Kind:
+        kind = self.sources[name] = super()._kind(name)
+        if kind.dtype.kind == "O":
+            raise FeedError(f"column {name!r} holds strings or bytes: packed rows have numbers, such as ids of tokens")
+        if name not in self.packed:
+            if kind.ragged:
+                raise FeedError(f"column {name!r} is ragged: name it in pack, or declare one shape for it")
+        elif kind.varying != 1 or not is_list(self._schema.field(name).type):
+            raise FeedError(
+                f"pack names column {name!r}, which must hold arrays that differ in length in one dimension"
+            )
+        else:
+            self._check_length(name)
+        return replace(kind, shape=(self.length, *kind.inner))
+
+    def _check_length(self, name: str) -> None:
+        lengths = self._summaries[name].lengths
+        if self.too_long == "error" and lengths and lengths[0].longest > self.length:
+            raise FeedError(
+                f"column {name!r} holds an array of {lengths[0].longest} values in {lengths[0].longest_at}, and "
+                f"pack={{{name!r}: {self.length}}} takes as many as that: pass too_long='split' or too_long='cut', or "
+                "a larger length"
+            )
+
+    def _check_kinds(self, inference: bool) -> None:
+        super()._check_kinds(inference)
+        weight = self.sample_weight
+        if weight is not None and prod(self.kinds[weight].inner) != self.length:
+            raise FeedError(f"sample_weight={weight!r}: packed rows have one weight for each row, or name it in pack")
+
+    @property
+    def weight_shape(self) -> tuple[int, ...]:
+        """A weight for each value."""
+        return (self.length,)
+
+    def weights(self, batch: Batch) -> Array:
+        """Return the weights of the values: the user's, or 1; 0 at the end of a bin; -0.0 in bins that fill up."""
+        values, real = batch
+        name = self.sample_weight
+        given = np.asarray(values[SEGMENTS]) > 0 if name is None else np.asarray(values[name]).reshape(-1, self.length)
+        return np.where(real[:, None], given + 0.0, -0.0).astype(self.weight_dtype)
+
+
+def _checked(wanted: Any) -> tuple[list[str], int]:
+    """Return the columns to pack, and the length."""
+    lengths = set(wanted.values()) if isinstance(wanted, dict) else set()
+    if len(lengths) != 1 or not all(type(each) is int and each > 0 for each in lengths):
+        raise SpecError(
+            f"pack={wanted!r}: expected a dict of columns with one length above 0 for all, as in {{'tokens': 2048}}"
+        )
+    return list(wanted), lengths.pop()
+
+
+@dataclass(frozen=True)
+class PackedRows:
+    """The bins of one worker's rows, as rows."""
+
+    source: Shard
+    bins: Bins
+    left: Mask | None = None
+
+    @classmethod
+    def of(cls, source: Shard, selection: PackedSelection, seed: Sequence[int] | None) -> "PackedRows":
+        """Pack rows by an order of a seed; arrays of a row that differ in length are a `FeedError`."""
+        first, *others = (_lengths(source, name) for name in selection.packed)
+        for name, lengths in zip(selection.packed[1:], others, strict=True):
+            if (wrong := np.flatnonzero(lengths != first)).size:
+                row = int(wrong[0])
+                raise FeedError(
+                    f"pack={selection.packed}: row {row} of this worker has {first[row]} values in "
+                    f"{selection.packed[0]!r} and {lengths[row]} in {name!r}: they must be as many"
+                )
+        order = row_order(source.rows, seed)[:].astype(np.int64)
+        return cls(source, pack(first, selection.length, order, splits=selection.too_long == "split"))
+
+    @property
+    def rows(self) -> int:
+        """Number of bins."""
+        return len(self.bins)
+
+    def bytes_per_row(self, names: Iterable[str]) -> float:
+        """Return the mean size of a bin's values as they are stored, in bytes."""
+        stored = self.source.bytes_per_row(set(names) - {SEGMENTS, POSITIONS})
+        return stored * self.source.rows / max(1, self.rows)
+
+    def window_rows(self, batch_rows: int) -> int:  # noqa: ARG002 - as of a `Shard`
+        """Return 0: an epoch's order is one of all bins."""
+        return 0
+
+    def only(self, left: Mask) -> "PackedRows":
+        """Return those bins that are left to take in an epoch."""
+        return replace(self, left=left)
+
+    def segments(
+        self,
+        selection: Selection,
+        seed: Sequence[int] | None,
+        batch_rows: int,  # noqa: ARG002 - as of a `Shard`
+        first_row: int,  # noqa: ARG002
+    ) -> Generator[Segment, None, None]:
+        """Yield the bins of one epoch as one segment."""
+        assert isinstance(selection, PackedSelection)
+        reader = _PackedReader(self.source.reader(selection.sources), self.bins, selection)
+        yield Segment(0, reader, row_order(self.rows, seed, left=self.left))
+
+
+def _lengths(source: Shard, name: str) -> Numbers:
+    found = [
+        pc.list_value_length(batch.column(name)).fill_null(0).to_numpy(zero_copy_only=False) for batch in source.batches
+    ]
+    return np.concatenate([np.arange(0), *found])
+
+
+class _PackedReader(Reader):
+    """Gathers the rows of bins, and puts their values side by side."""
+
+    def __init__(self, rows: Reader, bins: Bins, selection: PackedSelection) -> None:
+        self._rows = rows
+        self._bins = bins
+        self._selection = selection
+
+    def stretch(self, numbers: Numbers) -> int:
+        """Return how many bins to gather at once."""
+        return len(numbers)
+
+    def take(self, numbers: Numbers, empty: Allocate = np.empty) -> dict[str, Array | Ragged]:
+        """Return bins by their numbers."""
+        bins, length = self._bins, self._selection.length
+        counts = bins.starts[numbers + 1] - bins.starts[numbers]
+        number = _runs(counts)  # of a sequence in its bin
+        pieces = np.repeat(bins.starts[numbers], counts) + number
+        size = bins.size[pieces]
+        position = _runs(size)
+        to = np.repeat(np.repeat(np.arange(len(numbers)) * length, counts) + bins.place[pieces], size) + position
+        rows = self._rows.take(bins.sequence[pieces])
+
+        def spread(values: Array, kind: Kind) -> Array:
+            found = empty((len(numbers) * length, *kind.inner[1:]), kind.dtype)
+            found[...] = 0
+            found[to] = values
+            return found.reshape(len(numbers), *kind.inner)
+
+        found: dict[str, Array | Ragged] = {}
+        for name, kind in self._selection.kinds.items():
+            if name == SEGMENTS:
+                values: Any = np.repeat(number + 1, size)
+            elif name == POSITIONS:
+                values = position
+            elif isinstance(each := rows[name], Ragged):
+                values = each.values[np.repeat(each.splits[0][:-1] + bins.begin[pieces], size) + position]
+            else:
+                values = np.repeat(each, size, axis=0)
+            found[name] = spread(values, kind)
+        return found
+
+
+def _runs(counts: Numbers) -> Numbers:
+    """Return 0, 1, ... for each count."""
+    return np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)

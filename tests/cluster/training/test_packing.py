@@ -1,0 +1,120 @@
+"""Sequences in packed rows on real nodes: the weights are those of one process with the same rows in each step."""
+
+import os
+import signal
+from contextlib import nullcontext
+
+import numpy as np
+import pytest
+from pyspark.sql import functions as f
+
+import tensorflowonspark as tfos
+
+pytestmark = [pytest.mark.masters("local"), pytest.mark.timeout(300)]
+LENGTH, WORDS, BATCH, EPOCHS, RATE = 16, 5, 6, 2, 0.7
+PACKED = {
+    "features": "tokens",
+    "label": "next",
+    "sample_weight": "weight",
+    "pack": {"tokens": LENGTH, "next": LENGTH},
+    "too_long": "split",
+}
+
+
+def train(args, ctx):
+    """Train a table of logits by word; return its batches, the weights and what they are on the rows to validate on."""
+    import keras
+
+    class Killer(keras.callbacks.Callback):
+        steps = 0
+
+        def on_train_batch_end(self, batch, logs=None):
+            self.steps += 1
+            if self.steps == args["dies"] and ctx.index and not ctx.attempt:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    with nullcontext() if args["on_jax"] else ctx.strategy().scope():
+        names = ("tokens", "segment_ids", "positions")
+        inputs = {name: keras.Input((LENGTH,), dtype="int32", name=name) for name in names}
+        table = keras.layers.Embedding(WORDS, WORDS, embeddings_initializer="zeros")
+        model = keras.Model(inputs, table(inputs["tokens"]))
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile(keras.optimizers.SGD(RATE), loss, jit_compile=False)
+    checkpoint = ctx.checkpoint(args["directory"]) if args["directory"] else None
+    callbacks = [checkpoint.callback(every=3), Killer()] if checkpoint else []
+    epochs = ctx.batches(BATCH, **PACKED, seed=3)
+    batches = [batch for _ in range(0 if checkpoint else EPOCHS) for batch in epochs]
+    validation = ctx.validation_dataset(BATCH, **PACKED)
+    model.fit(ctx.dataset(BATCH, **PACKED, seed=3), epochs=EPOCHS, verbose=0, callbacks=callbacks)
+    steps = [(x["tokens"], y, weights) for x, y, weights in batches]
+    return steps, model.get_weights()[0], model.evaluate(validation, verbose=0)
+
+
+@pytest.fixture
+def rows(spark):
+    """Return sequences of 0 to 40 words, a third of them to validate on."""
+    length = (f.col("id") * 7) % 41
+    words = f.transform(f.sequence(f.lit(1), length), lambda each: (each * each + f.col("id")) % WORDS)
+    words = f.when(length > 0, words).otherwise(f.array().cast("array<bigint>"))
+    columns = [
+        words.cast("array<int>").alias("tokens"),
+        f.transform(words, lambda each: (each + 1) % WORDS).alias("next"),
+    ]
+    return spark.range(0, 90, 1, 5).select(
+        *columns, (f.col("id") % 3 + 1.0).alias("weight"), (f.col("id") % 3 == 0).alias("held")
+    )
+
+
+def run(spark, rows, workers, **options):
+    args = {"on_jax": False, "directory": "", "dies": 0, **options}
+    env = {"KERAS_BACKEND": "jax"} if args["on_jax"] else {}
+    restarts = int(bool(args["directory"]))
+    with tfos.Cluster(spark, train, args, num_workers=workers, env=env, restarts=restarts) as cluster:
+        cluster.train(rows, validation="held")
+        return list(cluster.shutdown().values())
+
+
+def softmax(logits):
+    powers = np.exp(logits - logits.max(-1, keepdims=True))
+    return powers / powers.sum(-1, keepdims=True)
+
+
+def trained(steps):
+    """Return the table after these steps of all workers together, in one process."""
+    table = np.zeros((WORDS, WORDS))
+    for step in steps:
+        tokens, labels, weights = (np.concatenate([each[part] for each in step]) for part in range(3))
+        real = ~np.signbit(weights).all(1)
+        tokens, labels, weights = tokens[real], labels[real], weights[real]
+        gradient = np.zeros_like(table)
+        np.add.at(gradient, tokens, weights[..., None] * (softmax(table[tokens]) - np.eye(WORDS)[labels]))
+        table -= RATE * gradient / tokens.size
+    return table
+
+
+BACKENDS = [
+    pytest.param(False, marks=pytest.mark.smoke, id="tensorflow"),
+    pytest.param(True, marks=pytest.mark.slow, id="jax"),
+]
+
+
+@pytest.mark.parametrize("on_jax", BACKENDS)
+def test_the_weights_are_those_of_one_process_with_the_same_steps(spark, rows, monkeypatch, on_jax):
+    if on_jax:
+        pytest.importorskip("jax", reason="JAX is installed by users")
+    found = run(spark, rows, 2, on_jax=on_jax)
+    steps = list(zip(*(own for own, _, _ in found), strict=True))  # as many on both
+    values = sum((each[2] > 0).sum() for step in steps for each in step)
+    assert values == EPOCHS * rows.where("not held").select(f.sum(f.size("tokens"))).first()[0]
+    expected = trained(steps)
+    for _, table, loss in found:
+        np.testing.assert_allclose(table, expected, rtol=1e-4, atol=1e-6)
+        assert loss == pytest.approx(found[0][2])
+
+
+@pytest.mark.slow
+def test_a_restart_within_an_epoch_has_the_same_rows_in_each_step(spark, rows, tmp_path):
+    (_, expected, loss), _ = run(spark, rows, 2)
+    for _, table, own in run(spark, rows, 2, directory=str(tmp_path / "checkpoints"), dies=8):
+        np.testing.assert_allclose(table, expected, rtol=1e-5, atol=1e-7)
+        assert own == pytest.approx(loss)
