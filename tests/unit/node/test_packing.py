@@ -225,6 +225,19 @@ def test_what_can_not_be_packed_is_named(tmp_path, options, message):
         feed.batches(2, **{"features": "tokens", **options})
 
 
+class ReadAnew:
+    """Rows that are not kept."""
+
+    rows = 2
+
+
+def test_rows_that_are_not_kept_are_refused(tmp_path):
+    (feed,) = feeds_of(tmp_path, batch_of([3, 6]))
+    feed._share.rows = ReadAnew()
+    with pytest.raises(FeedError, match=r"pack={'tokens': 8} needs all rows before the first step: keep them"):
+        feed.batches(2, features="tokens", pack={"tokens": 8})
+
+
 def test_empty_arrays_and_a_global_order_are_named(tmp_path):
     (empty,) = feeds_of(tmp_path, batch_of([0, 0]))
     with pytest.raises(FeedError, match="all arrays are empty"):
