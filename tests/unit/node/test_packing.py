@@ -203,6 +203,8 @@ def test_weights_are_those_of_values_by_default_or_a_column_of_them(tmp_path):
         ({"pack": {"tokens": 5}}, r"holds an array of 6 values in row 1 of partition 0.*too_long='split'"),
         ({"pack": {"tokens": 0}}, "expected a dict of columns with one length above 0"),
         ({"pack": {"tokens": 8, "targets": 9}}, "expected a dict of columns with one length above 0"),
+        ({"pack": {"tokens": [8]}}, "expected a dict of columns with one length above 0"),
+        ({"pack": {"tokens": True}}, "expected a dict of columns with one length above 0"),
         ({"pack": "tokens"}, "expected a dict of columns"),
         ({"pack": {}}, "expected a dict of columns"),
         ({"pack": {"token": 8}}, r"pack names column 'token', but the program takes \['tokens'\]"),

@@ -4,9 +4,10 @@ The bins of a worker follow from its rows and the seed. They are the same in all
 epochs have as many steps, and a program that resumes at a step finds it again.
 """
 
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -97,12 +98,13 @@ class PackedSelection(Selection):
 
 def _checked(wanted: Any) -> tuple[list[str], int]:
     """Return the columns to pack, and the length."""
-    lengths = set(wanted.values()) if isinstance(wanted, dict) else set()
-    if len(lengths) != 1 or not all(type(each) is int and each > 0 for each in lengths):
+    lengths = list(wanted.values()) if isinstance(wanted, Mapping) else []
+    are_lengths = all(isinstance(each, Integral) and not isinstance(each, bool) and int(each) > 0 for each in lengths)
+    if not are_lengths or len(set(lengths)) != 1:
         raise SpecError(
             f"pack={wanted!r}: expected a dict of columns with one length above 0 for all, as in {{'tokens': 2048}}"
         )
-    return list(wanted), lengths.pop()
+    return list(wanted), int(lengths[0])
 
 
 @dataclass(frozen=True)
