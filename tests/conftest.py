@@ -17,6 +17,7 @@ from pyspark import cloudpickle as spark_cloudpickle
 import tests
 from tensorflowonspark import storage
 from tests.support import hadoop, jvm, ladder
+from tests.support.connect import connect_server
 from tests.support.mlflow_server import environment as mlflow_environment
 from tests.support.mlflow_server import tracking_server
 from tests.support.paths import SUPPORT
@@ -49,8 +50,11 @@ for _pickler in (cloudpickle, spark_cloudpickle):
 def pytest_generate_tests(metafunc):
     if "spark" in metafunc.fixturenames:
         marker = metafunc.definition.get_closest_marker("masters")
-        wanted = os.environ.get("TFOS_TEST_MASTERS", ",".join(MASTERS)).split(",")
-        masters = [master for master in (marker.args if marker else MASTERS) if master in wanted]
+        masters = marker.args if marker else MASTERS
+        if (wanted := os.environ.get("TFOS_TEST_MASTERS")) == "connect":  # also tests that do not ask for it
+            masters = [wanted] if {wanted, "local"} & set(masters) else []
+        elif wanted:
+            masters = [master for master in masters if master in wanted.split(",")]
         metafunc.parametrize("spark", masters, indirect=True, scope="session")
 
 
@@ -79,6 +83,12 @@ def spark(request):
     with ExitStack() as stack:
         scratch = stack.enter_context(tempfile.TemporaryDirectory())
         scratch_directories.append(scratch)
+        if request.param == "connect":
+            address = stack.enter_context(connect_server(scratch))
+            session = SparkSession.builder.remote(address).getOrCreate()
+            yield session
+            session.stop()
+            return
         if request.param == "standalone":
             hosts = ["127.0.0.1", "127.0.0.2"]
             master = stack.enter_context(standalone_cluster(scratch, cores=[1, 1], hosts=hosts))

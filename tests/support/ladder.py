@@ -32,7 +32,7 @@ DURATIONS = TESTS / "durations.json"  # seconds by test, written by `make test-d
 _TURNS = 10  # after which CI has run every test
 _UNKNOWN_SECONDS = 3.0  # of a test whose file is new
 _UNIT_SECONDS = 0.08  # of a test in tests/unit, on average
-_SESSION_SECONDS = {"local": 15.0, "local-cluster": 15.0, "standalone": 20.0}  # to start and to end
+_SESSION_SECONDS = {"connect": 15.0, "local": 15.0, "local-cluster": 15.0, "standalone": 20.0}  # to start and to end
 _ABORT_SECONDS = 120.0  # beyond the time-out of a test: for its fixtures, among them a Spark session
 _PROCESS_BYTES = 8 << 30  # of a process of tests at its worst, with its sessions' JVMs and its nodes
 _QUICK_FOLDERS = ("unit", "spark")  # whose tests are quick by themselves
@@ -259,7 +259,7 @@ def divide(lengths, processes, beside=0.0):
 def _chunk(name):
     """Return the chunk of a test: its master and file; all on a master other than `local` are one."""
     file, _, test = name.partition("::")
-    master = (re.search("local-cluster|standalone|local", test.partition("[")[2]) or [""])[0]
+    master = (re.search("local-cluster|standalone|connect|local", test.partition("[")[2]) or [""])[0]
     return (master, "") if master not in ("", "local") else (master, file)
 
 

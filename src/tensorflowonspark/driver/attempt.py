@@ -20,7 +20,7 @@ from tensorflowonspark.driver.reception import Reception
 from tensorflowonspark.driver.recovery import Recovery
 from tensorflowonspark.driver.replacement import Replacements
 from tensorflowonspark.driver.spark.backend import Backend, SlotsWanted
-from tensorflowonspark.driver.spark.jobs import SparkJob
+from tensorflowonspark.driver.spark.jobs import Job
 from tensorflowonspark.driver.spark.naming import describe_job
 from tensorflowonspark.errors import ClusterError, StartError
 from tensorflowonspark.messages import Stop
@@ -56,7 +56,7 @@ class ClusterAttempt:
             self._replacements = Replacements(backend, config, self.monitor, self._recovery, self._plan)
         self.address: tuple[str, int] = ("", 0)
         self.advice: str | None = None  # what bounded the last training of which that is certain
-        self.job: SparkJob | None = None  # that feeds; it ends with the cluster, or when a node fails
+        self.job: Job | None = None  # that feeds; it ends with the cluster, or when a node fails
         self._server: transport.Server | None = None
         self._placement: Placement | None = None
         self._closed = False

@@ -14,7 +14,7 @@ from tensorflowonspark.columns import require_frame
 from tensorflowonspark.config import ClusterConfig
 from tensorflowonspark.declarations import takes
 from tensorflowonspark.driver.attempt import GRACE_SECONDS
-from tensorflowonspark.driver.cluster_run import ClusterRun
+from tensorflowonspark.driver.cluster_run import ClusterRun, not_running
 from tensorflowonspark.driver.cluster_view import ClusterView
 from tensorflowonspark.driver.dashboard.page import check_report_path
 from tensorflowonspark.driver.feed.feed_settings import FeedSettings, feed_request
@@ -97,6 +97,14 @@ class Cluster(ClusterView):
     {'worker:0': 'worker:0 of 2 got this', 'worker:1': 'worker:1 of 2 got this'}
     """
 
+    def __new__(cls, spark: "SparkSession | None" = None, *_: Any, **__: Any) -> "Cluster":
+        """Return a cluster of the session's kind: over Spark Connect its driver's part runs in a task."""
+        if cls is Cluster and spark is not None and is_remote(spark):
+            from tensorflowonspark.driver.connect.client_cluster import ConnectCluster
+
+            return super().__new__(ConnectCluster)
+        return super().__new__(cls)
+
     def __init__(
         self,
         spark: "SparkSession",
@@ -164,7 +172,7 @@ class Cluster(ClusterView):
 
     def _start(self, held: FeedRequest | None = None) -> None:
         """Start; tasks that hold the nodes feed them, if there is a feed for them."""
-        if self._spark is not None and not is_remote(self._spark) and not self._attempt.started:
+        if self._spark is not None and not self._attempt.started:
             self._show_progress(self._spark.sparkContext)
         try:
             self._run.start(held)
@@ -212,9 +220,13 @@ class Cluster(ClusterView):
         except BaseException:
             self._abort()
             raise
-        self._attempt.close(GRACE_SECONDS)
+        self._close()
         self._write_report(failed=False)
         return results
+
+    def _close(self) -> None:
+        """End all nodes, whose programs have returned."""
+        self._attempt.close(GRACE_SECONDS)
 
     def _abort(self) -> None:
         """End all nodes at once, after a failure."""
@@ -266,10 +278,13 @@ class Cluster(ClusterView):
         ({'worker:0': 0, 'worker:1': 10}, 0, [0, 10], 0)
         """
         self._attempt.require_own_process()
-        if not self._attempt.started:
-            raise ClusterError("the cluster is not running: use it inside its with block, or after start()")
         with self._ended_by_interrupt():
-            return self._run.run_with_restarts(lambda: self._join(timeout))
+            return self._joined(timeout)
+
+    def _joined(self, timeout: float | None) -> Results:
+        if not self._attempt.started:
+            raise not_running()
+        return self._run.run_with_restarts(lambda: self._join(timeout))
 
     def _join(self, timeout: float | None) -> Results:
         end = math.inf if timeout is None else time.monotonic() + timeout
@@ -512,15 +527,17 @@ class Cluster(ClusterView):
         """
         self._attempt.require_own_process()
         require_frame(data, "data")
-        self._run.require_running()
-        seconds = check_seconds("timeout", timeout)
-        targets = self._run.run_with_restarts(lambda: self._answering(seconds))
-        return infer(data, schema, targets, self._credentials, keep)
+        return infer(data, schema, *self._targets(check_seconds("timeout", timeout)), keep)
 
     # ---- for the parts of the package that build on a cluster
 
+    def _targets(self, seconds: float) -> tuple[tuple[NodeEndpoint, ...], Credentials]:
+        """Wait until all programs answer inference; return where their nodes receive its rows, and the secrets."""
+        self._run.require_running()
+        targets = self._run.run_with_restarts(lambda: self._answering(seconds))
+        return targets, self._credentials
+
     def _answering(self, seconds: float) -> tuple[NodeEndpoint, ...]:
-        """Wait until all programs answer inference; return where their nodes receive its rows."""
         return node_endpoints(wait_until_served(self._monitor, seconds), self._address)
 
     @property

@@ -159,7 +159,7 @@ class ClusterRun:
         """Raise `ClusterError` if the cluster is not running, or this is not the process that has made it."""
         self._attempt.require_own_process()
         if not self._attempt.running:
-            raise ClusterError("the cluster is not running: use it inside its with block, or after start()")
+            raise not_running()
 
     # ---- attempts
 
@@ -352,6 +352,11 @@ class ClusterRun:
                 f"the program of {', '.join(returned)} has already returned: to take several feeds, let it loop over "
                 "ctx.feeds()"
             )
+
+
+def not_running() -> ClusterError:
+    """Return the error of a call that needs a running cluster."""
+    return ClusterError("the cluster is not running: use it inside its with block, or after start()")
 
 
 def _without(vanished: Sequence[str], leaving: Sequence[str]) -> str:

@@ -7,7 +7,7 @@ from html import escape
 from tensorflowonspark.config import ClusterSpec
 from tensorflowonspark.driver.attempt import ClusterAttempt
 from tensorflowonspark.driver.cluster_run import ClusterRun
-from tensorflowonspark.driver.dashboard.page import save_report
+from tensorflowonspark.driver.dashboard.page import report_html, save_report
 from tensorflowonspark.driver.html_table import html_table
 from tensorflowonspark.driver.metrics.records import ClusterMetrics
 from tensorflowonspark.driver.monitor import Monitor
@@ -127,7 +127,11 @@ class ClusterView:
         >>> os.path.getsize(path) > 50_000
         True
         """
-        save_report(path, self._run.metrics)
+        save_report(path, self._report)
+
+    def _report(self) -> str:
+        """Return the page of a report."""
+        return report_html(self._run.metrics)
 
     def metrics(self) -> ClusterMetrics:
         """Return the metrics of the cluster and its nodes at this moment, and the epochs and events so far.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from tensorflowonspark.config import ClusterConfig
 from tensorflowonspark.declarations import takes
 from tensorflowonspark.driver.cluster import Cluster
-from tensorflowonspark.driver.connect import run_remotely
+from tensorflowonspark.driver.connect.held_run import check_settings, run_remotely
 from tensorflowonspark.driver.feed.feed_settings import Data, feed_request
 from tensorflowonspark.driver.feed.job import FeedRequest
 from tensorflowonspark.driver.program import Program, configure
@@ -101,7 +101,7 @@ def run(
     held = not fed_by_job if nodes.hold is None else nodes.hold
     settings["nodes"] = replace(nodes, hold=held)
     if is_remote(spark):
-        _check_remote(configure(b"", settings), given)
+        check_settings(configure(b"", settings), held=held)
     cluster = Cluster(spark, function, args, **settings)
     if given is not None and len(cluster.spec.roles) != len(cluster.spec.fed):
         raise SpecError(f"run(data=...) feeds every node, and not all are workers in {cluster.spec}: use Cluster")
@@ -109,41 +109,10 @@ def run(
         assert given is not None
         return _run_fed(cluster, given)
     request = None if given is None else _held_request(given)
-    if is_remote(spark):
+    if is_remote(spark) and held:
         return _with_restarts(cluster._config, lambda config: run_remotely(spark, config, request))
     cluster._start(request)
     return cluster.shutdown()
-
-
-def _check_remote(config: ClusterConfig, data: Data | None) -> None:
-    """Refuse what a cluster over Spark Connect does not have."""
-    if config.min_workers is not None:
-        workers = (config.min_workers, config.spec.num_workers)
-        raise SpecError(f"num_workers={workers}: over Spark Connect slots can't be counted: give a number")
-    output = "the nodes' output is in the executors' log, and they end with the job"
-    pages = "the driver's part runs in a task, and serves no pages"
-    reasons = {
-        ("show", "log_dir", "grace"): output,
-        ("page_port", "report", "metrics_port", "log_format"): pages,
-        ("breakpoints",): "the driver's part runs in a task, to which no terminal is attached",
-        ("ps_on_driver",): "executors can't reach the driver's machine",
-    }
-    default = configure(config.program, {**vars(ClusterSettings()), **vars(config.spec)})
-    for names, reason in reasons.items():
-        differing = [name for name in names if getattr(config, name) != getattr(default, name)]
-        if differing:
-            shown = ", ".join(f"{name}={getattr(config, name)!r}" for name in differing)
-            raise SpecError(f"{shown}: over Spark Connect {reason}: leave this out")
-    if config.restarts_nodes:
-        raise SpecError(
-            "restarts=RestartPolicy(scope='node'): over Spark Connect all nodes are one barrier stage, of which Spark "
-            "repeats no task alone: leave out scope, or use a session of the application's own"
-        )
-    if data is not None and (data.needs_job or not config.hold):
-        raise SpecError(
-            "over Spark Connect the tasks that hold the nodes feed them: leave out cache=None, rebalance, "
-            "global_shuffle, independent_workers and hold=False, or use a session of the application's own"
-        )
 
 
 def _run_fed(cluster: Cluster, data: Data) -> Results:

@@ -8,22 +8,16 @@ import tempfile
 
 import pytest
 
+from tests.support.connect import connect_server
 from tests.support.paths import ROOT, SUPPORT
 from tests.support.processes import our_processes
 from tests.support.programs import wait_for
-from tests.support.standalone import unused_port
 
 
 @pytest.fixture(scope="module")
 def address():
-    port = unused_port()
-    with tempfile.TemporaryDirectory() as scratch:
-        command = [sys.executable, str(SUPPORT / "connect_server.py"), str(port), scratch]
-        server = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        assert server.stdout.readline() == "up\n"
-        yield f"sc://127.0.0.1:{port}"
-        server.stdin.close()
-        server.wait(30)
+    with tempfile.TemporaryDirectory() as scratch, connect_server(scratch) as url:
+        yield url
 
 
 def client(*arguments):

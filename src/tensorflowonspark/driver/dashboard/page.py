@@ -3,6 +3,7 @@
 import os
 import re
 import secrets
+from collections.abc import Callable
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -97,10 +98,10 @@ def check_report_path(path: str | os.PathLike[str], setting: str = "path") -> st
     return path
 
 
-def save_report(path: str | os.PathLike[str], store: MetricsStore) -> None:
-    """Write the report to a file; `Cluster.save_report` documents it."""
+def save_report(path: str | os.PathLike[str], page: Callable[[], str]) -> None:
+    """Write the report, which `page` returns, to a file; `Cluster.save_report` documents it."""
     path = check_report_path(path)
-    text = report_html(store)
+    text = page()
 
     def write(local: str) -> None:
         Path(local).write_text(text, encoding="utf-8")

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tensorflowonspark.driver.attempt import ClusterAttempt
     from tensorflowonspark.driver.monitor import Monitor
     from tensorflowonspark.driver.spark.batch_rdd import BatchRDD
-    from tensorflowonspark.driver.spark.jobs import SparkJob
+    from tensorflowonspark.driver.spark.jobs import Job
 
 SplitPart = tuple[Split, PartId]
 # For a node that still sends messages to report a part whose task has ended; it should have before the task ended.
@@ -69,7 +69,7 @@ class RunningFeed(Protocol):
 class Source(Protocol):
     """What brings the rows of a feed."""
 
-    job: "SparkJob | None"  # that runs, or was the last to run
+    job: "Job | None"  # that runs, or was the last to run
 
     def bring(self, data: "DataFrame | BatchRDD | None", spec: FeedSpec) -> list[PartSummary]:
         """Bring rows to the nodes; return the parts that count of all rows that the nodes keep."""
@@ -101,7 +101,7 @@ class SparkJobs:
     """
 
     def __init__(self, session: RunningFeed, attempt: "ClusterAttempt") -> None:
-        self.job: SparkJob | None = None
+        self.job: Job | None = None
         self._session = session
         self._attempt = attempt
         self._monitor = session.monitor
@@ -163,7 +163,7 @@ class SparkJobs:
         refs = [ref for ref in self._session.stored if ref.number in numbers and ref.split is split]
         return {(ref.split, ref.part): ref for ref in refs}
 
-    def _submit(self, load: _Load, nodes: Sequence[Node], chosen: Callable[[int], bool] | None) -> "SparkJob":
+    def _submit(self, load: _Load, nodes: Sequence[Node], chosen: Callable[[int], bool] | None) -> "Job":
         attempt, spec = self._attempt, load.spec
         feeder = PartitionFeeder(node_endpoints(nodes, attempt.address), attempt.credentials, spec)
         rows = "" if spec.split is Split.TRAIN else f", {spec.split.value} rows,"
@@ -173,7 +173,7 @@ class SparkJobs:
         self.job = attempt.job = attempt.backend.submit(feeder, load.data, description, wake, chosen)
         return self.job
 
-    def _result(self, job: "SparkJob", load: _Load, nodes: Sequence[Node]) -> list[PartRef] | None:
+    def _result(self, job: "Job", load: _Load, nodes: Sequence[Node]) -> list[PartRef] | None:
         """Return the parts that count, from the result of a job; None if a node that it feeds is lost."""
         if self._has_lost(load, nodes):
             return None
@@ -256,7 +256,7 @@ class HeldTasks:
     The session is created before the nodes start.
     """
 
-    job: "SparkJob | None" = None
+    job: "Job | None" = None
     lost = False
 
     def __init__(self, session: RunningFeed) -> None:

@@ -14,6 +14,7 @@ from tensorflowonspark.driver.spark.batch_rdd import BatchRDD
 from tensorflowonspark.driver.spark.dynamic import occupy_slots
 from tensorflowonspark.driver.spark.gpu_profiles import gpu_profile
 from tensorflowonspark.driver.spark.jobs import (
+    Job,
     PartitionFunction,
     SeparateStages,
     SparkJob,
@@ -143,7 +144,7 @@ class Backend:
         description: str,
         on_end: Callable[[], None],
         chosen: Callable[[int], bool] | None = None,
-    ) -> SparkJob:
+    ) -> Job:
         """Start a job that applies a function to each partition of its data, and collects the rows it returns."""
         raise NotImplementedError
 
@@ -199,7 +200,6 @@ class SparkBackend(Backend):
         It raises `SlotsError` if the application has fewer than needed, or the wait could never end, and `ClusterError`
         if the application ends meanwhile.
         """
-        self._require_own_session()
         own, slots = self._own_nodes, ApplicationSlots(self._spark.sparkContext, self._profile)
         needed, found = request.needed - own, request.wanted
         dynamic = allocates_dynamically(self._spark.sparkContext)
@@ -287,20 +287,12 @@ class SparkBackend(Backend):
             _log.info("the free slots are unknown: %s", first_cause(error))
             return 0
 
-    def _require_own_session(self) -> None:
-        if is_remote(self._spark):
-            raise SpecError(
-                "a Cluster needs a driver that executors can reach, and a Spark Connect client is none: use "
-                "tensorflowonspark.run or a KerasEstimator, or a session of the application's own"
-            )
-
     def find_slots(self, needed: int, wanted: int, timeout: float, had: int = 0) -> int:
         """Wait for task slots; return the number of nodes that have one.
 
         Executors that have not registered yet are waited for until the time-out in seconds; `had` is the number of
         nodes that had slots before an executor was lost. Fewer than needed are a `SlotsError`.
         """
-        self._require_own_session()
         own, context = self._own_nodes, self._spark.sparkContext
         found = partial(find_slots, context, needed - own, wanted - own, timeout, max(0, had - own), self._profile)
         if allocates_dynamically(context) and self._occupying is None:

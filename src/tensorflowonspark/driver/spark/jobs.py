@@ -202,11 +202,68 @@ class SparkJob:
             _log.debug("cancelling %r: %s", self._description, error)
 
 
-class SparkStage(Stage):
-    """The barrier stage that launches the nodes of a plan, one in each task.
+class Job(Protocol):
+    """Spark jobs that an action starts: those of a `SparkJob`, or of a client of Spark Connect."""
 
-    A held stage feeds the data, divided evenly over its tasks. `on_submitted` is called under dynamic allocation when
-    Spark has the stage, which then keeps its executors; or when it is cancelled.
+    ended: bool
+    result: Any
+    error: BaseException | None
+
+    @property
+    def cancelled(self) -> str: ...  # noqa: D102
+    def tasks(self) -> tuple[int, int, int]: ...  # noqa: D102
+    def cancel(self) -> None: ...  # noqa: D102
+    def wait(self, seconds: float) -> None: ...  # noqa: D102
+
+
+class LaunchStage(Stage):
+    """The barrier stage that launches the nodes of a plan, one in each task, as a job runs it.
+
+    A held stage feeds its nodes, if it `feeds`.
+    """
+
+    def __init__(self, job: Job, plan: LaunchPlan, *, feeds: bool) -> None:
+        self._job = job
+        self._plan = plan
+        self._feeds = feeds
+
+    @property
+    def ended(self) -> bool:
+        """Whether all its tasks have ended."""
+        return self._job.ended
+
+    def problems(self) -> list[str]:
+        """Return, once it has ended, why nodes could not be launched; an empty list if all were."""
+        if self._job.error is not None:
+            return [str(stage_error(self._job.error, feeds=False))]
+        rows = self._job.result or ()
+        return [f"{self._plan.config.spec.roles[row.node]} on {row.host}: {row.problem}" for row in rows]
+
+    def data_problem(self) -> FeedError | None:
+        """Return the error of the rows that the stage feeds, if it has failed because Spark could not compute them."""
+        if self._job.error is None:
+            return None
+        error = stage_error(self._job.error, self._feeds)
+        return error if isinstance(error, FeedError) else None
+
+    def cancelled(self) -> str:
+        """Return, once it has ended, how another than this driver has cancelled it; empty if nobody has."""
+        return self._job.cancelled
+
+    def cancel(self) -> None:
+        """Cancel its tasks."""
+        self._job.cancel()
+
+    def wait(self, seconds: float) -> None:
+        """Wait at most so many seconds for its end."""
+        self._job.wait(seconds)
+
+
+class SparkStage(LaunchStage):
+    """The stage of a driver with a session of its own, which divides the data that it feeds evenly over its tasks.
+
+    `on_submitted` is called under dynamic allocation when Spark has the stage, which then keeps its executors; or when
+    it is cancelled.
     """
 
     def __init__(
@@ -227,24 +284,26 @@ class SparkStage(Stage):
             frame = repartitioned(data, self._size)
         placed = map_in_arrow(frame, partial(launch_node, plan), PROBLEM_SCHEMA, barrier=True)
         self._spark = spark
-        self._plan = plan
-        self._feeds = data is not None
         self._profile = profile
         self._retention = Retention(spark.sparkContext)
         self._on_submitted = on_submitted
         self._dynamic = allocates_dynamically(spark.sparkContext)
-        self._description = describe_job(plan.program, plan.label, _describe_launch(plan, self._feeds))
-        self._job = SparkJob(spark, self._description, partial(self._run, placed), on_end)
+        feeds = data is not None
+        self._description = describe_job(plan.program, plan.label, _describe_launch(plan, feeds))
+        keeps = feeds, not plan.config.hold
+        super().__init__(
+            SparkJob(spark, self._description, partial(self._run, placed, *keeps), on_end), plan, feeds=feeds
+        )
         if self._dynamic:
             Thread(target=self._await_submission, daemon=True).start()
 
-    def _run(self, placed: "DataFrame") -> list[Any]:
+    def _run(self, placed: "DataFrame", feeds: bool, frees_slots: bool) -> list[Any]:
         if not self._dynamic:
             return collect_with(placed, self._description, self._profile)
         with allow_barrier_stages(self._spark.sparkContext):
-            if self._feeds:  # while Spark computes the rows, executors may be idle
+            if feeds:  # while Spark computes the rows, executors may be idle
                 self._retention.keep_slots(self._spark, self._size, self._profile)
-            keep = None if self._plan.config.hold else self._retention.keep
+            keep = self._retention.keep if frees_slots else None
             return collect_with(placed, self._description, self._profile, keep)
 
     def _await_submission(self) -> None:
@@ -252,40 +311,11 @@ class SparkStage(Stage):
             time.sleep(_SUBMISSION_SECONDS)
         self._on_submitted()
 
-    @property
-    def ended(self) -> bool:
-        """Whether all its tasks have ended."""
-        return self._job.ended
-
-    def problems(self) -> list[str]:
-        """Return, once it has ended, why nodes could not be launched; an empty list if all were."""
-        if self._job.error is not None:
-            return [str(stage_error(self._job.error, feeds=False))]
-        return [f"{self._plan.config.spec.roles[row.node]} on {row.host}: {row.problem}" for row in self._rows()]
-
-    def data_problem(self) -> FeedError | None:
-        """Return the error of the rows that the stage feeds, if it has failed because Spark could not compute them."""
-        if self._job.error is None:
-            return None
-        error = stage_error(self._job.error, self._feeds)
-        return error if isinstance(error, FeedError) else None
-
-    def cancelled(self) -> str:
-        """Return, once it has ended, how another than this driver has cancelled it; empty if nobody has."""
-        return self._job.cancelled
-
     def cancel(self) -> None:
         """Cancel its tasks, and give executors back."""
-        self._job.cancel()
+        super().cancel()
         self._on_submitted()
         self._retention.release()
-
-    def wait(self, seconds: float) -> None:
-        """Wait at most so many seconds for its end."""
-        self._job.wait(seconds)
-
-    def _rows(self) -> Iterator[Any]:
-        return iter(self._job.result or ())
 
 
 def _describe_launch(plan: LaunchPlan, feeds: bool) -> str:

@@ -1,4 +1,4 @@
-"""Clusters over Spark Connect, whose client executors can't reach: the first task acts as the driver.
+"""Clusters that `run` makes over Spark Connect, whose client executors can't reach: the first task is the driver.
 
 The whole cluster is one barrier stage. The first task sends the others the address at which it listens (`allGather`);
 then all launch, feed and hold their nodes as in any held cluster, while the first task also runs the driver's part.
@@ -22,13 +22,15 @@ from tensorflowonspark.columns import map_in_arrow
 from tensorflowonspark.config import ClusterConfig
 from tensorflowonspark.driver.cluster import Cluster
 from tensorflowonspark.driver.feed.job import FeedRequest
+from tensorflowonspark.driver.program import configure
 from tensorflowonspark.driver.run_results import Results
 from tensorflowonspark.driver.spark.backend import Backend
 from tensorflowonspark.driver.spark.batch_rdd import BatchRDD
 from tensorflowonspark.driver.spark.gpu_profiles import gpu_profile_of_connect
 from tensorflowonspark.driver.spark.jobs import Stage, stage_error
 from tensorflowonspark.driver.spark.repartition import repartitioned, round_robin
-from tensorflowonspark.errors import ClusterError, StartError
+from tensorflowonspark.errors import ClusterError, SpecError, StartError
+from tensorflowonspark.settings import ClusterSettings
 from tensorflowonspark.storage import hadoop_settings
 from tensorflowonspark.task.launch import PROBLEM_SCHEMA, LaunchPlan, launch_node, own_address
 from tensorflowonspark.transport import spark_wants_tls
@@ -38,6 +40,35 @@ if TYPE_CHECKING:
 
 _SCHEMA = f"{PROBLEM_SCHEMA}, outcome binary"
 _PIECE_BYTES = 1 << 20  # of the outcome, in a row: Spark Connect bounds its messages
+
+
+def check_settings(config: ClusterConfig, *, held: bool = False) -> None:
+    """Refuse what a cluster over Spark Connect does not have; `held`: what none has that `run` makes."""
+    if config.min_workers is not None:
+        workers = (config.min_workers, config.spec.num_workers)
+        raise SpecError(f"num_workers={workers}: over Spark Connect slots can't be counted: give a number")
+    pages = "the driver's part runs in a task, and serves no pages"
+    reasons = {
+        ("page_port", "metrics_port"): pages,
+        ("breakpoints",): "the driver's part runs in a task, to which no terminal is attached",
+        ("ps_on_driver",): "executors can't reach the driver's machine",
+    }
+    if held:
+        output = "the nodes that `run` makes end with its job, and their output is in the executors' log"
+        reasons |= {("show", "log_dir", "grace", "log_format", "report"): f"{output} (nodes=Nodes(hold=False) has it)"}
+    elif config.log_dir is not None and "://" not in config.log_dir:
+        reasons |= {("log_dir",): "the driver's part runs in a task, on another machine: name a URL, or"}
+    default = configure(config.program, {**vars(ClusterSettings()), **vars(config.spec)})
+    for names, reason in reasons.items():
+        differing = [name for name in names if getattr(config, name) != getattr(default, name)]
+        if differing:
+            shown = ", ".join(f"{name}={getattr(config, name)!r}" for name in differing)
+            raise SpecError(f"{shown}: over Spark Connect {reason}: leave this out")
+    if config.restarts_nodes:
+        raise SpecError(
+            "restarts=RestartPolicy(scope='node'): over Spark Connect the client starts the nodes, and only while a "
+            "call waits: leave out scope, or use a session of the application's own"
+        )
 
 
 @dataclass(frozen=True)

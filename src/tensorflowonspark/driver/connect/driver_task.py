@@ -1,0 +1,367 @@
+"""The driver's part of a `Cluster` whose session is a client of Spark Connect, in a Spark task that lasts as long.
+
+The task belongs to a barrier stage of two. The other one only returns the address at which this one listens, which
+Spark passes on to the client as soon as that task has ended. Each request of the client (`remote_calls`) begins a call,
+or brings the ends of the jobs that the call has asked for.
+"""
+
+import logging
+import pickle
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from threading import Condition, Event, Thread, local
+from typing import Any, TextIO
+
+import cloudpickle
+import pyarrow as pa
+
+from tensorflowonspark.config import ClusterConfig
+from tensorflowonspark.driver.cluster import Cluster
+from tensorflowonspark.driver.connect.remote_calls import Event as CallEvent
+from tensorflowonspark.driver.connect.remote_calls import JobUnwanted, JobWanted, Outcome, RemoteFrame, Reply, Request
+from tensorflowonspark.driver.dashboard.page import report_html
+from tensorflowonspark.driver.feed.job import FeedRequest
+from tensorflowonspark.driver.run_results import Results
+from tensorflowonspark.driver.spark.backend import Backend
+from tensorflowonspark.driver.spark.jobs import Job, LaunchStage, PartitionFunction, Stage, run_in_task
+from tensorflowonspark.driver.spark.resources import listen
+from tensorflowonspark.messages import NodeEndpoint
+from tensorflowonspark.task.launch import PROBLEM_SCHEMA, LaunchPlan, launch_node, own_address
+from tensorflowonspark.transport import Channel, Credentials
+
+ADDRESS_SCHEMA = "host string, port int"
+SEEN = ("id", "spec", "nodes", "tensorboard_url", "advice")  # the members of a cluster that the client may look at
+_log = logging.getLogger(__name__)
+_FIRST_SECONDS = 120.0  # for the client's first request
+_OUTPUT_SECONDS = 0.5  # for more lines to come, before a request returns for its output alone
+_LINES = 10_000  # of output that are kept for a client that asks for nothing
+_current = local()  # the call of a thread
+
+
+@dataclass(frozen=True)
+class DriverPlan:
+    """The cluster whose driver a task is."""
+
+    config: ClusterConfig
+    name: str
+    credentials: Credentials  # of the client's requests
+    hadoop: dict[str, str] = field(repr=False)
+    tls: bool  # whether Spark's settings ask for encrypted connections
+
+
+def drive(plan: DriverPlan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Run in a task of two: return the address of the other one; or listen there, and serve the client to its end."""
+    from pyspark import BarrierTaskContext
+
+    for _ in batches:
+        pass
+    task = BarrierTaskContext.get()
+    if not task.partitionId():
+        host, _, port = task.allGather("")[1].rpartition(":")
+        yield pa.RecordBatch.from_arrays([pa.array([host]), pa.array([int(port)], pa.int32())], ["host", "port"])
+        return
+    host = own_address(task)
+    lines = _Lines()
+    with _copied_to(lines.write):
+        backend = _ClientBackend(host, plan.hadoop, plan.tls)
+        calls = _Calls(_DriverPart(backend, plan.config, plan.name), lines)
+        server, (_, port) = listen((host, host), plan.credentials, calls.serve, plan.config.ports)
+        try:
+            task.allGather(f"{host}:{port}")
+            calls.serve_to_the_end()
+        finally:
+            server.close()
+
+
+@contextmanager
+def _copied_to(write: Callable[[str], None]) -> Iterator[None]:
+    """Have what this process writes to its standard error, for the executor's log, passed on as well."""
+    former = sys.stderr
+    sys.stderr = _Tee(former, write)
+    try:
+        yield
+    finally:
+        sys.stderr = former
+
+
+class _Tee:
+    def __init__(self, stream: TextIO, write: Callable[[str], None]) -> None:
+        self._stream = stream
+        self._write = write
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def fileno(self) -> int:
+        raise OSError("it is no file")
+
+    def isatty(self) -> bool:
+        return False
+
+    def write(self, text: str) -> int:
+        self._write(text)
+        return self._stream.write(text)
+
+
+class _Lines:
+    """The last lines of output; `changed` is notified of new ones."""
+
+    def __init__(self) -> None:
+        self.changed = Condition()
+        self._lines: list[str] = []
+        self._dropped = 0
+        self._rest = ""
+
+    def write(self, text: str) -> None:
+        """Add a text."""
+        with self.changed:
+            *lines, self._rest = (self._rest + text).split("\n")
+            self._lines += [f"{line}\n" for line in lines]
+            more = max(0, len(self._lines) - _LINES)
+            del self._lines[:more]
+            self._dropped += more
+            self.changed.notify_all()
+
+    def after(self, count: int | None) -> tuple[tuple[str, ...], int]:
+        """Return the lines that come after so many, none for None, and the number of the first."""
+        first = self._dropped + len(self._lines) if count is None else max(count, self._dropped)
+        return tuple(self._lines[first - self._dropped :]), first
+
+
+# ---- calls
+
+
+class _Call:
+    """One call: its events so far, and its jobs."""
+
+    def __init__(self, changed: Condition) -> None:
+        self.events: list[CallEvent] = []
+        self.jobs: list[_ClientJob] = []
+        self._changed = changed
+
+    def add(self, event: CallEvent) -> None:
+        """Send the client an event."""
+        with self._changed:
+            self.events.append(event)
+            self._changed.notify_all()
+
+
+class _Calls:
+    """The client's calls of the functions of an object: those with names that have no underscore."""
+
+    def __init__(self, functions: Any, lines: _Lines) -> None:
+        self._functions = functions
+        self._lines = lines
+        self._changed = lines.changed
+        self._calls: dict[str, _Call] = {}
+        self._left = Event()
+
+    def serve_to_the_end(self) -> None:
+        """Wait until the client leaves, which must have come within some time."""
+        if self._left.wait(_FIRST_SECONDS) or self._calls:
+            self._left.wait()
+
+    def serve(self, channel: Channel) -> None:
+        """Answer one request."""
+        request = pickle.loads(channel.receive())
+        channel.send(pickle.dumps(self._answer(request)))
+        if request.name == "leave":
+            self._left.set()
+
+    def _answer(self, request: Request) -> Reply:
+        with self._changed:
+            call = self._calls.get(request.call)
+            if call is None:
+                call = self._calls[request.call] = _Call(self._changed)
+                Thread(target=self._run, args=(call, request), daemon=True).start()
+            for end in request.ended:
+                call.jobs[end.number].end(end.rows, end.error)
+            until = time.monotonic() + request.seconds
+            self._changed.wait_for(
+                lambda: call.events[request.seen :] or self._lines.after(request.shown)[0], request.seconds
+            )
+            until = min(until, time.monotonic() + _OUTPUT_SECONDS)
+            self._changed.wait_for(lambda: call.events[request.seen :], max(0.0, until - time.monotonic()))
+            return Reply(tuple(call.events[request.seen :]), *self._lines.after(request.shown))
+
+    def _happened(self, call: _Call, request: Request) -> bool:
+        return len(call.events) > request.seen
+
+    def _run(self, call: _Call, request: Request) -> None:
+        _current.call = call
+        try:
+            function = getattr(self._functions, request.name)
+            outcome = Outcome(cloudpickle.dumps(function(*pickle.loads(request.arguments))), failed=False)
+        except BaseException as error:
+            outcome = Outcome(cloudpickle.dumps(error), failed=True)
+        call.add(outcome)
+
+
+class _DriverPart:
+    """What the client may call."""
+
+    def __init__(self, backend: Backend, config: ClusterConfig, name: str) -> None:
+        self._cluster = Cluster._on_backend(backend, config, name)
+
+    def start(self) -> None:
+        """Bring all nodes up."""
+        self._cluster._start()
+
+    def feed(self, request: FeedRequest) -> None:
+        """Feed; the request's DataFrames are names of the client's."""
+        self._cluster._feed(request)
+
+    def join(self, timeout: float | None) -> Results:
+        """Wait for the programs."""
+        return self._cluster.join(timeout)
+
+    def close(self) -> None:
+        """End all nodes, whose programs have returned."""
+        self._cluster._close()
+
+    def abort(self) -> None:
+        """End all nodes at once."""
+        self._cluster._abort()
+
+    def targets(self, seconds: float) -> tuple[tuple[NodeEndpoint, ...], Credentials]:
+        """Return where the nodes answer inference, once all do."""
+        return self._cluster._targets(seconds)
+
+    def see(self) -> dict[str, Any]:
+        """Return the members of the cluster that the client may look at, and its table for notebooks."""
+        cluster = self._cluster
+        return {
+            **{name: getattr(cluster, name) for name in SEEN},
+            "metrics": cluster.metrics(),
+            "html": cluster._repr_html_(),
+            "text": repr(cluster),
+        }
+
+    def report(self) -> str:
+        """Return the page of a report."""
+        return report_html(self._cluster._run.metrics)
+
+    def leave(self) -> None:
+        """Note that the client needs nothing more."""
+
+
+# ---- jobs
+
+
+class _ClientJob:
+    """A Spark job that the client runs for a call."""
+
+    def __init__(self, wanted: JobWanted, call: _Call, on_end: Callable[[], None]) -> None:
+        self.ended = False
+        self.result: Any = None
+        self.error: BaseException | None = None
+        self.cancelled = ""  # by the client with its call alone
+        self._number = wanted.number
+        self._call = call
+        self._on_end = on_end
+        self._over = Event()
+        call.jobs.append(self)
+        call.add(wanted)
+
+    def end(self, rows: list[Any], error: str | None) -> None:
+        """Note its end, of which several requests may tell."""
+        if not self.ended:
+            self.result = rows
+            self.error = None if error is None else RuntimeError(error)
+            self.ended = True
+            self._over.set()
+            self._on_end()
+
+    def tasks(self) -> tuple[int, int, int]:
+        """Return that nothing is known of its tasks."""
+        return 0, 0, 0
+
+    def cancel(self) -> None:
+        """Have the client cancel it."""
+        if not self.ended:
+            self._call.add(JobUnwanted(self._number))
+
+    def wait(self, seconds: float) -> None:
+        """Wait at most so many seconds for its end."""
+        self._over.wait(seconds)
+
+
+class _ClientBackend(Backend):
+    """The client's Spark application: jobs belong to the call in whose thread they are started.
+
+    How many slots there are, and why an executor has ended, is unknown.
+    """
+
+    def __init__(self, host: str, hadoop: dict[str, str], tls: bool) -> None:
+        self._host = host
+        self._hadoop = hadoop
+        self._tls = tls
+
+    def hadoop_settings(self) -> dict[str, str]:
+        """Return the settings by which the nodes reach file systems."""
+        return self._hadoop
+
+    def wants_tls(self) -> bool:
+        """Whether Spark's settings ask for encrypted connections."""
+        return self._tls
+
+    def driver_host(self) -> tuple[str, str]:
+        """Return this executor's address."""
+        return self._host, self._host
+
+    def place(self, plan: LaunchPlan, data: Any, on_end: Callable[[], None]) -> Stage:
+        """Have the client start the barrier stage that launches the nodes."""
+        assert data is None
+        function = cloudpickle.dumps(partial(launch_node, plan))
+        job = self._job(function, PROBLEM_SCHEMA, "", on_end, tasks=len(plan.numbers), barrier=True)
+        return LaunchStage(job, plan, feeds=False)
+
+    def submit(
+        self,
+        function: PartitionFunction,
+        data: Any,
+        description: str,  # noqa: ARG002
+        on_end: Callable[[], None],
+        chosen: Callable[[int], bool] | None = None,
+    ) -> Job:
+        """Have the client run a job on a DataFrame of its own."""
+        assert isinstance(data, RemoteFrame)
+        task = cloudpickle.dumps(partial(run_in_task, function if chosen is None else _Chosen(function, chosen)))
+        return self._job(task, function.schema, data.name, on_end)
+
+    def _job(
+        self,
+        function: bytes,
+        schema: str,
+        frame: str,
+        on_end: Callable[[], None],
+        tasks: int = 0,
+        *,
+        barrier: bool = False,
+    ) -> _ClientJob:
+        call = _current.call
+        wanted = JobWanted(len(call.jobs), function, schema, frame, tasks, barrier)
+        return _ClientJob(wanted, call, on_end)
+
+
+@dataclass(frozen=True)
+class _Chosen:
+    """A function that is applied to some partitions, by their numbers; of the others the rows are not looked at."""
+
+    function: PartitionFunction
+    chosen: Callable[[int], bool]
+
+    @property
+    def schema(self) -> str:
+        return self.function.schema
+
+    def __call__(self, partition: int, attempt: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        if self.chosen(partition):
+            yield from self.function(partition, attempt, batches)
+        else:
+            for _ in batches:  # Spark reuses a worker only if it has read its input to the end
+                pass
