@@ -11,11 +11,11 @@ from pyspark.sql import functions as f
 
 def small_frame(spark, sizes):
     """Return a DataFrame with partitions of these sizes: features (3 floats), label, id."""
-    rows = [(partition, number) for partition, size in enumerate(sizes) for number in range(size)]
-    numbered = [(number, partition) for number, (partition, _) in enumerate(rows)]
-    rdd = spark.sparkContext.parallelize(numbered, 1).map(lambda row: (row[1], row))
-    placed = rdd.partitionBy(len(sizes), int).values()
-    frame = spark.createDataFrame(placed, "id long, partition int")
+    starts = np.cumsum([0, *sizes]).tolist()
+    first, end = (f.array(*map(f.lit, each))[f.col("partition").cast("int")] for each in (starts[:-1], starts[1:]))
+    numbers = f.filter(f.sequence(first.cast("long"), end.cast("long")), lambda number: number < end)
+    partitions = spark.range(0, len(sizes), 1, len(sizes)).withColumnRenamed("id", "partition")
+    frame = partitions.select(f.explode(numbers).alias("id"), f.col("partition").cast("int").alias("partition"))
     features = f.array(*[f.sin(f.col("id") * (k + 1)).cast("float") for k in range(3)])
     return frame.select(features.alias("features"), (f.col("id") % 7).cast("float").alias("label"), "id")
 

@@ -20,7 +20,7 @@ from tensorflowonspark.driver.dashboard.page import check_report_path
 from tensorflowonspark.driver.feed.feed_settings import FeedSettings, feed_request
 from tensorflowonspark.driver.feed.inference import infer, wait_until_served
 from tensorflowonspark.driver.feed.job import FeedRequest, check_frame
-from tensorflowonspark.driver.feed.structured_streaming import StreamingFeed
+from tensorflowonspark.driver.feed.structured_streaming import Batches, MicroBatches, StreamingFeed
 from tensorflowonspark.driver.imports import expect_imports
 from tensorflowonspark.driver.nodes import Node
 from tensorflowonspark.driver.program import (
@@ -471,12 +471,19 @@ class Cluster(ClusterView):
         check_frame(data)
         self._require_joint_restarts("train_stream")
         request = FeedRequest(data, cache=CacheConfig.parse(None, cache_limit), timeout=feed_timeout)
-        stream = self._run.open_stream(request)
+        batches = self._open_stream(request)
         try:
-            return StreamingFeed(data, stream, checkpoint, trigger or {}, self._run.close_stream)
+            return StreamingFeed(data, batches, checkpoint, trigger or {})
         except BaseException:
-            self._run.close_stream(completed=False)
+            self._drop_stream()
             raise
+
+    def _open_stream(self, request: FeedRequest) -> Batches:
+        return MicroBatches(self._run.open_stream(request), self._run.close_stream)
+
+    def _drop_stream(self) -> None:
+        """End a stream that was never fed."""
+        self._run.close_stream(completed=False)
 
     def inference(
         self,

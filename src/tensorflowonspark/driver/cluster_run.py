@@ -292,7 +292,7 @@ class ClusterRun:
         config = replace(
             config,
             other_runs=tuple(_runs - {config.run}),
-            attempt=self._budget.used,
+            attempt=self._config.attempt + self._budget.used,  # a client of Spark Connect has restarted it, too
             first_feed=self._history.done,
             saved_to=tuple(self._history.saved),
         )

@@ -2,7 +2,7 @@
 
 import sys
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -18,6 +18,7 @@ from tensorflowonspark.driver.connect.driver_task import ADDRESS_SCHEMA, DriverP
 from tensorflowonspark.driver.connect.held_run import check_settings
 from tensorflowonspark.driver.connect.remote_calls import DriverLost, Output, RemoteDriver, RemoteFrame
 from tensorflowonspark.driver.feed.job import FeedRequest
+from tensorflowonspark.driver.feed.structured_streaming import Batches
 from tensorflowonspark.driver.metrics.records import ClusterMetrics
 from tensorflowonspark.driver.nodes import NodeInfo
 from tensorflowonspark.driver.run_results import Results
@@ -80,6 +81,11 @@ class ConnectCluster(Cluster):
         try:
             self._driver.start(self._config.start_timeout)
             self._call("start")
+        except StartError as error:
+            self._abort()
+            raise StartError(
+                f"{error}\nOver Spark Connect a Cluster needs a slot more than its nodes, for its driver"
+            ) from None
         except BaseException:
             self._abort()
             raise
@@ -130,6 +136,14 @@ class ConnectCluster(Cluster):
                 names[field] = RemoteFrame(name)
         return replace(request, **names)  # type: ignore[arg-type]
 
+    def _open_stream(self, request: FeedRequest) -> Batches:
+        self._call("open_stream", replace(request, data=None))
+        assert self._driver is not None
+        return _RemoteBatches(self._call, self._driver.remote)
+
+    def _drop_stream(self) -> None:
+        self._call("drop_stream")
+
     def _targets(self, seconds: float) -> tuple[tuple[NodeEndpoint, ...], Credentials]:
         found: tuple[tuple[NodeEndpoint, ...], Credentials] = self._call("targets", seconds)
         return found
@@ -178,6 +192,60 @@ class ConnectCluster(Cluster):
         return str(self._see("html", super()._repr_html_()))
 
 
+class _RemoteBatches:
+    """The micro-batches of a stream whose driver's part runs in a Spark task: see `Batches`.
+
+    Spark calls the function of each micro-batch in a process of its own on the server, with a session of its own.
+    """
+
+    check_seconds = 2.0  # each look is a Spark job
+
+    def __init__(self, call: Callable[..., Any], remote: RemoteDriver) -> None:
+        self._call = call
+        self._remote = remote
+        self._last: tuple[bool, int, BaseException | None] = False, -1, None  # once the stream has ended
+        self._ended = False
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the programs are done with the feed."""
+        return self._see()[0]
+
+    @property
+    def acknowledged(self) -> int:
+        """The number of the last micro-batch of which the programs have taken all rows."""
+        return self._see()[1]
+
+    @property
+    def error(self) -> BaseException | None:
+        """Why a micro-batch could not be fed."""
+        return self._see()[2]
+
+    def _see(self) -> tuple[bool, int, BaseException | None]:
+        if not self._ended:
+            self._last = self._call("see_stream")
+        return self._last
+
+    def function(self) -> "Callable[[DataFrame, int], None]":
+        """Return what Spark calls with each micro-batch."""
+        return partial(_feed_batch, self._remote)
+
+    def stop(self) -> None:
+        """Wait until the current micro-batch is fed."""
+        self._call("stop_stream")
+
+    def end(self) -> None:
+        """Wait until the programs are done with the feed, and end it."""
+        self._call("end_stream")
+        self._see()
+        self._ended = True
+
+
+def _feed_batch(remote: RemoteDriver, frame: "DataFrame", batch: int) -> None:
+    name = uuid.uuid4().hex
+    remote.call(frame.sparkSession, "feed_batch", RemoteFrame(name), batch, frames={name: frame})
+
+
 class _DriverJob:
     """The Spark job whose task is the driver, from its start until the cluster has ended."""
 
@@ -189,7 +257,7 @@ class _DriverJob:
         self._found: SimpleQueue[tuple[str, int] | BaseException] = SimpleQueue()  # the address, and the end
         self._error: BaseException | None = None
         self._thread = Thread(target=self._run, name="driver task", daemon=True)
-        self._remote: RemoteDriver | None = None
+        self.remote: RemoteDriver  # once it is up
 
     def start(self, seconds: float) -> None:
         """Start the job; return when the driver can be called."""
@@ -204,7 +272,7 @@ class _DriverJob:
             ) from None
         if isinstance(found, BaseException):
             raise stage_error(found, feeds=False) from found
-        self._remote = RemoteDriver(found, self._plan.credentials)
+        self.remote = RemoteDriver(found, self._plan.credentials)
 
     def _run(self) -> None:
         try:
@@ -221,9 +289,8 @@ class _DriverJob:
 
     def call(self, name: str, *arguments: Any, frames: "Mapping[str, DataFrame]") -> Any:
         """Call a function of the driver; if its task has ended, raise `ClusterError`."""
-        assert self._remote is not None
         try:
-            return self._remote.call(self._spark, name, *arguments, frames=frames, output=self._output)
+            return self.remote.call(self._spark, name, *arguments, frames=frames, output=self._output)
         except DriverLost as error:
             self._thread.join(_END_SECONDS)
             self._spark.interruptTag(self._tag)  # of which Spark may start another task

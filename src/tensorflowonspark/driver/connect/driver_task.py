@@ -22,9 +22,19 @@ import pyarrow as pa
 from tensorflowonspark.config import ClusterConfig
 from tensorflowonspark.driver.cluster import Cluster
 from tensorflowonspark.driver.connect.remote_calls import Event as CallEvent
-from tensorflowonspark.driver.connect.remote_calls import JobUnwanted, JobWanted, Outcome, RemoteFrame, Reply, Request
+from tensorflowonspark.driver.connect.remote_calls import (
+    JobUnwanted,
+    JobWanted,
+    Outcome,
+    RemoteDriver,
+    RemoteFrame,
+    Reply,
+    Request,
+    TaskMoved,
+)
 from tensorflowonspark.driver.dashboard.page import report_html
 from tensorflowonspark.driver.feed.job import FeedRequest
+from tensorflowonspark.driver.feed.structured_streaming import Batches
 from tensorflowonspark.driver.run_results import Results
 from tensorflowonspark.driver.spark.backend import Backend
 from tensorflowonspark.driver.spark.jobs import Job, LaunchStage, PartitionFunction, Stage, run_in_task
@@ -66,10 +76,11 @@ def drive(plan: DriverPlan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Re
         return
     host = own_address(task)
     lines = _Lines()
+    calls = _Calls(lines)
+    server, (_, port) = listen((host, host), plan.credentials, calls.serve, plan.config.ports)
+    backend = _ClientBackend(RemoteDriver((host, port), plan.credentials), host, plan)
     with _copied_to(lines.write):
-        backend = _ClientBackend(host, plan.hadoop, plan.tls)
-        calls = _Calls(_DriverPart(backend, plan.config, plan.name), lines)
-        server, (_, port) = listen((host, host), plan.credentials, calls.serve, plan.config.ports)
+        calls.functions = _DriverPart(backend, plan.config, plan.name)
         try:
             task.allGather(f"{host}:{port}")
             calls.serve_to_the_end()
@@ -138,7 +149,8 @@ class _Lines:
 class _Call:
     """One call: its events so far, and its jobs."""
 
-    def __init__(self, changed: Condition) -> None:
+    def __init__(self, name: str, changed: Condition) -> None:
+        self.name = name
         self.events: list[CallEvent] = []
         self.jobs: list[_ClientJob] = []
         self._changed = changed
@@ -151,10 +163,11 @@ class _Call:
 
 
 class _Calls:
-    """The client's calls of the functions of an object: those with names that have no underscore."""
+    """The client's calls of the functions of an object."""
 
-    def __init__(self, functions: Any, lines: _Lines) -> None:
-        self._functions = functions
+    functions: Any  # set before the client knows the address
+
+    def __init__(self, lines: _Lines) -> None:
         self._lines = lines
         self._changed = lines.changed
         self._calls: dict[str, _Call] = {}
@@ -167,16 +180,20 @@ class _Calls:
 
     def serve(self, channel: Channel) -> None:
         """Answer one request."""
-        request = pickle.loads(channel.receive())
-        channel.send(pickle.dumps(self._answer(request)))
-        if request.name == "leave":
+        message = channel.receive()
+        if isinstance(message, TaskMoved):
+            with self._changed:
+                channel.send(pickle.dumps(self._calls[message.call].jobs[message.job].moved(message.ended)))
+            return
+        channel.send(pickle.dumps(self._answer(message)))
+        if message.name == "leave":
             self._left.set()
 
     def _answer(self, request: Request) -> Reply:
         with self._changed:
             call = self._calls.get(request.call)
             if call is None:
-                call = self._calls[request.call] = _Call(self._changed)
+                call = self._calls[request.call] = _Call(request.call, self._changed)
                 Thread(target=self._run, args=(call, request), daemon=True).start()
             for end in request.ended:
                 call.jobs[end.number].end(end.rows, end.error)
@@ -194,7 +211,7 @@ class _Calls:
     def _run(self, call: _Call, request: Request) -> None:
         _current.call = call
         try:
-            function = getattr(self._functions, request.name)
+            function = getattr(self.functions, request.name)
             outcome = Outcome(cloudpickle.dumps(function(*pickle.loads(request.arguments))), failed=False)
         except BaseException as error:
             outcome = Outcome(cloudpickle.dumps(error), failed=True)
@@ -206,6 +223,7 @@ class _DriverPart:
 
     def __init__(self, backend: Backend, config: ClusterConfig, name: str) -> None:
         self._cluster = Cluster._on_backend(backend, config, name)
+        self._batches: Batches | None = None
 
     def start(self) -> None:
         """Bring all nodes up."""
@@ -230,6 +248,34 @@ class _DriverPart:
     def targets(self, seconds: float) -> tuple[tuple[NodeEndpoint, ...], Credentials]:
         """Return where the nodes answer inference, once all do."""
         return self._cluster._targets(seconds)
+
+    def open_stream(self, request: FeedRequest) -> None:
+        """Begin the feed of a stream; the calls that follow are those of its `Batches`."""
+        self._batches = self._cluster._open_stream(request)
+
+    def drop_stream(self) -> None:
+        """End a stream that was never fed."""
+        self._cluster._drop_stream()
+
+    def feed_batch(self, frame: Any, batch: int) -> None:
+        """Feed a micro-batch."""
+        assert self._batches is not None
+        self._batches.function()(frame, batch)
+
+    def stop_stream(self) -> None:
+        """Wait until the current micro-batch is fed."""
+        assert self._batches is not None
+        self._batches.stop()
+
+    def end_stream(self) -> None:
+        """Wait until the programs are done with the stream."""
+        assert self._batches is not None
+        self._batches.end()
+
+    def see_stream(self) -> tuple[bool, int, BaseException | None]:
+        """Return whether the stream is over, the last micro-batch that is acknowledged, and the error."""
+        assert self._batches is not None
+        return self._batches.is_over, self._batches.acknowledged, self._batches.error
 
     def see(self) -> dict[str, Any]:
         """Return the members of the cluster that the client may look at, and its table for notebooks."""
@@ -260,6 +306,8 @@ class _ClientJob:
         self.result: Any = None
         self.error: BaseException | None = None
         self.cancelled = ""  # by the client with its call alone
+        self._begun = self._done = 0  # tasks
+        self._unwanted = False
         self._number = wanted.number
         self._call = call
         self._on_end = on_end
@@ -276,13 +324,20 @@ class _ClientJob:
             self._over.set()
             self._on_end()
 
+    def moved(self, ended: bool) -> bool:
+        """Note that a task has begun or ended; return whether the job is still wanted."""
+        self._done += ended
+        self._begun += not ended
+        return not self._unwanted
+
     def tasks(self) -> tuple[int, int, int]:
-        """Return that nothing is known of its tasks."""
-        return 0, 0, 0
+        """Return how many tasks are done, how many are running, and how many have begun."""
+        return self._done, max(0, self._begun - self._done), self._begun
 
     def cancel(self) -> None:
-        """Have the client cancel it."""
+        """Have the client cancel it, and its tasks that have not begun do nothing."""
         if not self.ended:
+            self._unwanted = True
             self._call.add(JobUnwanted(self._number))
 
     def wait(self, seconds: float) -> None:
@@ -296,10 +351,11 @@ class _ClientBackend(Backend):
     How many slots there are, and why an executor has ended, is unknown.
     """
 
-    def __init__(self, host: str, hadoop: dict[str, str], tls: bool) -> None:
+    def __init__(self, remote: RemoteDriver, host: str, plan: DriverPlan) -> None:
+        self._remote = remote  # of this driver, for the tasks of jobs
         self._host = host
-        self._hadoop = hadoop
-        self._tls = tls
+        self._hadoop = plan.hadoop
+        self._tls = plan.tls
 
     def hadoop_settings(self) -> dict[str, str]:
         """Return the settings by which the nodes reach file systems."""
@@ -330,8 +386,9 @@ class _ClientBackend(Backend):
     ) -> Job:
         """Have the client run a job on a DataFrame of its own."""
         assert isinstance(data, RemoteFrame)
-        task = cloudpickle.dumps(partial(run_in_task, function if chosen is None else _Chosen(function, chosen)))
-        return self._job(task, function.schema, data.name, on_end)
+        call = _current.call
+        task = _Task(self._remote, call.name, len(call.jobs), function, chosen)
+        return self._job(cloudpickle.dumps(partial(run_in_task, task)), function.schema, data.name, on_end)
 
     def _job(
         self,
@@ -349,19 +406,26 @@ class _ClientBackend(Backend):
 
 
 @dataclass(frozen=True)
-class _Chosen:
-    """A function that is applied to some partitions, by their numbers; of the others the rows are not looked at."""
+class _Task:
+    """What a task of a client's job does: nothing, if it is not chosen, or the job is not wanted any more."""
 
+    driver: RemoteDriver
+    call: str
+    job: int
     function: PartitionFunction
-    chosen: Callable[[int], bool]
+    chosen: Callable[[int], bool] | None  # by the number of the partition
 
     @property
     def schema(self) -> str:
+        """The rows that it returns."""
         return self.function.schema
 
     def __call__(self, partition: int, attempt: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        if self.chosen(partition):
+        """Apply the function to a partition."""
+        if self.chosen is None or self.chosen(partition):
+            if not pickle.loads(self.driver.ask(TaskMoved(self.call, self.job, ended=False))):
+                return
             yield from self.function(partition, attempt, batches)
-        else:
-            for _ in batches:  # Spark reuses a worker only if it has read its input to the end
-                pass
+            self.driver.ask(TaskMoved(self.call, self.job, ended=True))
+        for _ in batches:  # Spark reuses a worker only if it has read its input to the end
+            pass

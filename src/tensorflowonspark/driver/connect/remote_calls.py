@@ -8,6 +8,7 @@ next request has its result.
 Spark may run a task twice: the same request begins a call once, and events are numbered.
 """
 
+import logging
 import pickle
 import uuid
 from collections.abc import Iterator, Mapping
@@ -21,11 +22,13 @@ import cloudpickle
 import pyarrow as pa
 
 from tensorflowonspark.columns import map_in_arrow
+from tensorflowonspark.supervisor.output import level_of
 from tensorflowonspark.transport import Credentials, connect
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+_NODES = logging.getLogger("tensorflowonspark.nodes")
 PIECE_BYTES = 1 << 20  # of a reply, in a row: Spark Connect bounds its messages
 _IDLE_SECONDS = 5.0  # for which a request waits at the driver for something to happen: it has a slot meanwhile
 _BESIDE_SECONDS = 0.5  # between two requests beside a job, which may need all slots
@@ -95,6 +98,18 @@ class Request:
 
 
 @dataclass(frozen=True)
+class TaskMoved:
+    """A task of a job has begun, or ended. The reply is whether the job is still wanted.
+
+    The client may not be able to ask for that: Spark gives its request a slot when all tasks of the job have one.
+    """
+
+    call: str
+    job: int
+    ended: bool
+
+
+@dataclass(frozen=True)
 class Reply:
     """The events that the client lacked, and the output of the nodes and the driver."""
 
@@ -144,8 +159,14 @@ class RemoteDriver:
         finally:
             jobs.cancel()
 
+    def ask(self, message: object) -> bytes:
+        """Send a message from a task, and return the reply, which is pickled."""
+        with closing(connect(self._address, self._credentials)) as connection, closing(connection.channel()) as channel:
+            channel.send(message)
+            return bytes(channel.receive())
+
     def _ask(self, spark: "SparkSession", request: Request) -> Reply:
-        send = partial(_forward, self._address, self._credentials, pickle.dumps(request))
+        send = partial(_forward, self, request)
         try:
             rows = map_in_arrow(spark.range(0, 1, 1, 1), send, "piece binary").collect()
         except Exception as error:
@@ -155,21 +176,17 @@ class RemoteDriver:
         return reply
 
 
-def _forward(
-    address: tuple[str, int], credentials: Credentials, request: bytes, batches: Iterator[pa.RecordBatch]
-) -> Iterator[pa.RecordBatch]:
+def _forward(driver: RemoteDriver, request: Request, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Run in a task: send a request, and return the pieces of the reply."""
     for _ in batches:
         pass
-    with closing(connect(address, credentials)) as connection, closing(connection.channel()) as channel:
-        channel.send(request)
-        reply = channel.receive()
+    reply = driver.ask(request)
     for start in range(0, len(reply), PIECE_BYTES):
         yield pa.RecordBatch.from_pydict({"piece": [reply[start : start + PIECE_BYTES]]})
 
 
 class Output:
-    """What the nodes and the driver have written, as a stream of this process shows it: each line once."""
+    """What the nodes and the driver have written: each line once, on a stream, or as the program's logging shows it."""
 
     def __init__(self, stream: Any) -> None:
         self.lines = 0
@@ -181,7 +198,10 @@ class Output:
         with self._lock:
             new = lines[max(0, self.lines - first) :]
             self.lines = max(self.lines, first + len(lines))
-            if new:
+            if _NODES.hasHandlers():
+                for line in new:
+                    _NODES.log(level_of(line), "%s", line.rstrip("\n"))
+            elif new:
                 self._stream.write("".join(new))
                 self._stream.flush()
 

@@ -9,6 +9,7 @@ from tensorflowonspark.columns import plainly_named, spark_hash, split_column
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+_UNKNOWN_SLOTS = 4  # for each worker
 _TRIED = 100  # numbers for each partition, to which one of them goes
 
 
@@ -17,7 +18,8 @@ def spread(frame: "DataFrame", workers: int) -> "DataFrame":
 
     Each worker gets as many partitions.
     """
-    tasks: int = frame.sparkSession.sparkContext.defaultParallelism
+    context = getattr(frame.sparkSession, "sparkContext", None)  # over Spark Connect there is none
+    tasks: int = _UNKNOWN_SLOTS * workers if context is None else context.defaultParallelism
     return repartitioned(frame, -(-max(tasks, workers) // workers) * workers)
 
 
