@@ -97,8 +97,35 @@ def functions_of_ones_own(spark, data):
 
     with pytest.raises(tfos.NodeError, match="worker:1 on .*ValueError: on purpose"):
         tfos.run(spark, fail, num_workers=2)
-    with pytest.raises(tfos.SpecError, match=r"use tensorflowonspark\.run"):
-        tfos.Cluster(spark, count).start()
+
+
+def clusters(spark, data, directory):
+    """A cluster that is fed twice and answers inference, with its output in files; and one that is restarted."""
+
+    def program(args, ctx):
+        rows = [sum(len(batch["id"]) for batch in feed.batches(16)) for feed, _ in zip(ctx.feeds(), "ab", strict=False)]
+        print("has read", rows)
+        ctx.serve(lambda label: label + 1)
+        return rows
+
+    with tfos.Cluster(spark, program, num_workers=2, logs=f"file://{directory}/logs") as cluster:
+        cluster.train(data)
+        cluster.train(data.where("label = 1"), cache=None)
+        answers = cluster.inference(data.select("label"), "next int").collect()
+        assert all(row.next == row.label + 1 for row in answers)
+        assert cluster.metrics().state == "running"
+        results = cluster.join()
+    assert [sum(rows) for rows in zip(*results.by_worker, strict=True)] == [200, 100]
+    assert "has read" in Path(directory, "logs", "worker-0.log").read_text()
+
+    def once(args, ctx):
+        if not ctx.attempt:
+            raise OSError("the first time")
+        return ctx.feed().rows
+
+    with tfos.Cluster(spark, once, num_workers=2, restarts=1) as cluster:
+        cluster.train(data)
+        assert sum(cluster.join().by_worker) == 200
 
 
 def scripts(spark, directory):
@@ -153,12 +180,12 @@ def refusals(spark):
 
     alone = tfos.RestartPolicy(scope="node")
     calls = {
-        "`Cluster`": lambda: tfos.Cluster(spark, program).start(),
+        "`Cluster`: `dashboard`, `metrics_port`": lambda: tfos.Cluster(spark, program, dashboard=True),
         "`tune`": lambda: tfos.tune(spark, optuna.create_study(), objective),
         "`num_workers=(1, 2)`": lambda: tfos.run(spark, program, num_workers=(1, 2)),
         '`restarts=RestartPolicy(scope="node")`': lambda: tfos.run(spark, program, restarts=alone, num_workers=2),
         "`KerasModel.progress`": lambda: scored_with_progress(spark),
-        "`log_dir`": lambda: tfos.run(spark, program, logs="logs"),
+        "`run`: `logs`": lambda: tfos.run(spark, program, logs="logs"),
     }
     found = {}
     for name, call in calls.items():
@@ -182,5 +209,6 @@ if __name__ == "__main__":
     stages(data, directory)
     records(data, directory)
     functions_of_ones_own(spark, data)
+    clusters(spark, data, directory)
     scripts(spark, directory)
     sys.stdout.write(f"refused: {json.dumps(refusals(spark))}\nall is well\n")

@@ -372,9 +372,10 @@ class _ClientBackend(Backend):
     def place(self, plan: LaunchPlan, data: Any, on_end: Callable[[], None]) -> Stage:
         """Have the client start the barrier stage that launches the nodes."""
         assert data is None
-        function = cloudpickle.dumps(partial(launch_node, plan))
-        job = self._job(function, PROBLEM_SCHEMA, "", on_end, tasks=len(plan.numbers), barrier=True)
-        return LaunchStage(job, plan, feeds=False)
+        call, function = _current.call, cloudpickle.dumps(partial(launch_node, plan))
+        nodes, gpus = len(plan.numbers), plan.config.gpus_per_node
+        wanted = JobWanted(len(call.jobs), function, PROBLEM_SCHEMA, "", nodes, barrier=True, gpus=gpus)
+        return LaunchStage(_ClientJob(wanted, call, on_end), plan, feeds=False)
 
     def submit(
         self,
@@ -388,21 +389,8 @@ class _ClientBackend(Backend):
         assert isinstance(data, RemoteFrame)
         call = _current.call
         task = _Task(self._remote, call.name, len(call.jobs), function, chosen)
-        return self._job(cloudpickle.dumps(partial(run_in_task, task)), function.schema, data.name, on_end)
-
-    def _job(
-        self,
-        function: bytes,
-        schema: str,
-        frame: str,
-        on_end: Callable[[], None],
-        tasks: int = 0,
-        *,
-        barrier: bool = False,
-    ) -> _ClientJob:
-        call = _current.call
-        wanted = JobWanted(len(call.jobs), function, schema, frame, tasks, barrier)
-        return _ClientJob(wanted, call, on_end)
+        code = cloudpickle.dumps(partial(run_in_task, task))
+        return _ClientJob(JobWanted(len(call.jobs), code, function.schema, data.name), call, on_end)
 
 
 @dataclass(frozen=True)

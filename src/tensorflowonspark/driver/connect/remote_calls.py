@@ -22,6 +22,7 @@ import cloudpickle
 import pyarrow as pa
 
 from tensorflowonspark.columns import map_in_arrow
+from tensorflowonspark.driver.spark.gpu_profiles import gpu_profile_of_connect
 from tensorflowonspark.supervisor.output import level_of
 from tensorflowonspark.transport import Credentials, connect
 
@@ -55,6 +56,7 @@ class JobWanted:
     frame: str  # its name; empty: one empty partition for each task
     tasks: int = 0
     barrier: bool = False
+    gpus: int | None = None  # of each task
 
 
 @dataclass(frozen=True)
@@ -256,7 +258,9 @@ class _Jobs:
             self._spark.addTag(tag)
             frame = self._frames[wanted.frame] if wanted.frame else self._spark.range(0, wanted.tasks, 1, wanted.tasks)
             function = pickle.loads(wanted.function)
-            rows = map_in_arrow(frame, function, wanted.schema, barrier=wanted.barrier).collect()
+            gpus = wanted.gpus
+            profile = {} if gpus is None else {"profile": gpu_profile_of_connect(self._spark, gpus)}
+            rows = map_in_arrow(frame, function, wanted.schema, barrier=wanted.barrier, **profile).collect()
         except BaseException as error:
             problem = str(error) or type(error).__name__
         with self._changed:
