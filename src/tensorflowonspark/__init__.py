@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from tensorflowonspark.config import ClusterSpec as ClusterSpec
     from tensorflowonspark.config import Job as Job
     from tensorflowonspark.config import Role as Role
-    from tensorflowonspark.driver.cluster import Cluster as Cluster
+    from tensorflowonspark.driver.connect.client_cluster import Cluster as Cluster
     from tensorflowonspark.driver.feed.feed_settings import Data as Data
     from tensorflowonspark.driver.feed.structured_streaming import StreamingFeed as StreamingFeed
     from tensorflowonspark.driver.metrics.records import ClusterEvent as ClusterEvent
@@ -61,7 +61,7 @@ __path__.append(f"{__path__[0]}/v2/names")
 _RENAMED = {"EnvironmentNotReady": "RequirementError"}
 _PACKAGES = ("frames", "keras", "ml", "storage")
 _MODULES = {
-    "driver.cluster": ("Cluster",),
+    "driver.connect.client_cluster": ("Cluster",),
     "driver.metrics.records": ("ClusterEvent", "ClusterMetrics", "EpochMetrics", "Goodput", "NodeMetrics"),
     "driver.nodes": ("NodeInfo", "NodeState"),
     "driver.preflight": ("check_environment",),

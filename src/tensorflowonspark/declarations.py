@@ -139,14 +139,16 @@ def shows(*declared: Declaration) -> Callable[[Item], Item]:
     """Return a decorator that puts keywords in place of a ``**`` parameter: in the signature and in the docstring."""
 
     def decorate(item: Item) -> Item:
-        signature = inspect.signature(item)
+        function: Any = item.__init__ if inspect.isclass(item) else item
+        signature = inspect.signature(function)
         own = [each for each in signature.parameters.values() if each.kind is not each.VAR_KEYWORD]
         keywords = [each for name, each in keywords_of(*declared).items() if name not in signature.parameters]
-        function: Any = item.__init__ if inspect.isclass(item) else item
         if len(own) < len(signature.parameters):
             shown = [each.replace(annotation=plain_type(each.annotation)) for each in keywords]
-            this = [inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)] if function is not item else []
-            function.__signature__ = signature.replace(parameters=[*this, *own, *shown])
+            function.__signature__ = signature.replace(parameters=[*own, *shown])
+        if function is not item:  # whose own would be that of its __new__
+            shown = [*inspect.signature(function).parameters.values()][1:]
+            item.__signature__ = signature.replace(parameters=shown)  # type: ignore[attr-defined]
         entries = entries_of(*declared)
         texts = dict.fromkeys(entries[name] for name in keywords_of(*declared) if name in entries)
         if item.__doc__:

@@ -33,7 +33,7 @@ from tensorflowonspark.driver.program import (
 from tensorflowonspark.driver.run_facts import run_facts
 from tensorflowonspark.driver.run_results import Results
 from tensorflowonspark.driver.sharing.manifest import node_endpoints
-from tensorflowonspark.driver.spark.backend import Backend, SparkBackend, is_remote
+from tensorflowonspark.driver.spark.backend import Backend, SparkBackend
 from tensorflowonspark.driver.spark.batch_rdd import BatchRDD
 from tensorflowonspark.driver.spark.progress_jobs import ProgressJobs
 from tensorflowonspark.driver.spark.repartition import spread
@@ -98,12 +98,13 @@ class Cluster(ClusterView):
     """
 
     def __new__(cls, spark: "SparkSession | None" = None, *_: Any, **__: Any) -> "Cluster":
-        """Return a cluster of the session's kind: over Spark Connect its driver's part runs in a task."""
-        if cls is Cluster and spark is not None and is_remote(spark):
-            from tensorflowonspark.driver.connect.client_cluster import ConnectCluster
+        """Return a cluster of the kind that the session needs (`driver/connect/client_cluster.py`)."""
+        return super().__new__(next((each for each in cls.__subclasses__() if each._is_for(spark)), cls))
 
-            return super().__new__(ConnectCluster)
-        return super().__new__(cls)
+    @classmethod
+    def _is_for(cls, spark: "SparkSession | None") -> bool:  # noqa: ARG003
+        """Whether a session needs a cluster of this kind."""
+        return False
 
     def __init__(
         self,

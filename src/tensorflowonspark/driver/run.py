@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from tensorflowonspark.config import ClusterConfig
 from tensorflowonspark.declarations import takes
-from tensorflowonspark.driver.cluster import Cluster
+from tensorflowonspark.driver.connect.client_cluster import Cluster
 from tensorflowonspark.driver.connect.held_run import check_settings, run_remotely
 from tensorflowonspark.driver.feed.feed_settings import Data, feed_request
 from tensorflowonspark.driver.feed.job import FeedRequest
@@ -49,8 +49,8 @@ def run(
     The nodes hold their Spark tasks. With `data`, each task feeds its own node from its own partition. A job feeds them
     instead, as `Cluster.train` does, and their slots are free after the start, if nodes are restarted alone
     (`RestartPolicy.scope`), if the rows are not kept or go to workers otherwise than evenly (`Data`), or with
-    ``nodes=Nodes(hold=False)``. This works over Spark Connect too, where the output of nodes that hold their tasks is in
-    the executors' log.
+    ``nodes=Nodes(hold=False)``. This works over Spark Connect too, where the output of nodes that
+    hold their tasks is in the executors' log.
 
     Parameters
     ----------

@@ -4,6 +4,7 @@ import json
 import re
 import time
 from contextlib import closing
+from functools import partial
 from threading import Event
 from urllib.parse import urlsplit
 
@@ -12,7 +13,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import WebDriverWait
 
-from tensorflowonspark.driver.dashboard.page import save_report
+from tensorflowonspark.driver.dashboard.page import report_html, save_report
 from tensorflowonspark.driver.nodes import NodeState
 from tests.support.chromium import set_media, set_size
 from tests.support.played_training import PlayedTraining, with_failure
@@ -363,7 +364,7 @@ def test_the_stacks_open_in_a_window_of_their_own(page):
 
 
 def test_the_report_opens_from_its_file(browser, training, tmp_path):
-    save_report(str(tmp_path / "run.html"), training.store)
+    save_report(str(tmp_path / "run.html"), partial(report_html, training.store))
     show(browser, f"file://{tmp_path}/run.html")
     assert text(browser, "connection").startswith("Report of ")
     assert len(cells(browser)) == 2

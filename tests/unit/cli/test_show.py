@@ -2,13 +2,14 @@
 
 import json
 import uuid
+from functools import partial
 from pathlib import Path
 
 import fsspec
 import pytest
 
 from tensorflowonspark.cli import main
-from tensorflowonspark.driver.dashboard.page import save_report
+from tensorflowonspark.driver.dashboard.page import report_html, save_report
 from tensorflowonspark.driver.metrics.metrics_store import MetricsStore
 from tensorflowonspark.exports.writing import export
 from tensorflowonspark.node.checkpoint.store import CheckpointStore
@@ -90,7 +91,7 @@ def test_of_an_export(directory, name, capsys):
 def test_of_a_report(directory, capsys):
     store = MetricsStore("train")
     store.manifest = {"format": FORMAT, "program": {"name": "</script><b>", "sha256": "1"}}
-    save_report(f"{directory}/run.html", store)
+    save_report(f"{directory}/run.html", partial(report_html, store))
     code, out, _ = shown(capsys, f"{directory}/run.html")
     assert (code, out) == (0, "format          1\nprogram.name    </script><b>\nprogram.sha256  1\n")
 

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+from functools import partial
 
 import pytest
 
@@ -85,21 +86,21 @@ def test_a_report_after_the_end_without_a_page(tmp_path):
 
 
 def test_a_path_may_be_an_object(tmp_path):
-    save_report(tmp_path / "run.html", PlayedTraining(1).store)
+    save_report(tmp_path / "run.html", partial(report_html, PlayedTraining(1).store))
     assert data_of((tmp_path / "run.html").read_text())["summary"]["state"] == "running"
 
 
 @pytest.mark.parametrize("path", [None, b"run.html", 5])
 def test_what_is_no_path_is_refused(path):
     with pytest.raises(tfos.SpecError, match="path=.*: expected a file or a URL"):
-        save_report(path, PlayedTraining(1).store)
+        save_report(path, partial(report_html, PlayedTraining(1).store))
 
 
 @pytest.mark.parametrize("path", ["", "{tmp_path}", "{tmp_path}/", "{tmp_path}/none/"])
 def test_a_path_that_is_no_file_is_refused(tmp_path, path):
     (tmp_path / "kept").touch()
     with pytest.raises(tfos.SpecError, match="path='.*'.*(is a directory: name a file in it|expected a file)"):
-        save_report(path.format(tmp_path=tmp_path), PlayedTraining(1).store)
+        save_report(path.format(tmp_path=tmp_path), partial(report_html, PlayedTraining(1).store))
     assert os.listdir(tmp_path) == ["kept"]
 
 

@@ -1,4 +1,7 @@
-"""A `Cluster` whose session is a client of Spark Connect: what is left of the driver in the client."""
+"""A `Cluster` whose session is a client of Spark Connect: what is left of the driver in the client.
+
+Who imports `Cluster` from here, as the package does, gets clusters of both kinds by that name.
+"""
 
 import sys
 import uuid
@@ -12,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from tensorflowonspark.columns import map_in_arrow
 from tensorflowonspark.config import ClusterConfig, ClusterSpec
-from tensorflowonspark.driver.cluster import Cluster
+from tensorflowonspark.driver.cluster import Cluster as Cluster  # noqa: PLC0414 - so it is exported
 from tensorflowonspark.driver.cluster_run import not_running
 from tensorflowonspark.driver.connect.driver_task import ADDRESS_SCHEMA, DriverPlan, drive
 from tensorflowonspark.driver.connect.held_run import check_settings
@@ -22,7 +25,7 @@ from tensorflowonspark.driver.feed.structured_streaming import Batches
 from tensorflowonspark.driver.metrics.records import ClusterMetrics
 from tensorflowonspark.driver.nodes import NodeInfo
 from tensorflowonspark.driver.run_results import Results
-from tensorflowonspark.driver.spark.backend import Backend
+from tensorflowonspark.driver.spark.backend import Backend, is_remote
 from tensorflowonspark.driver.spark.batch_rdd import BatchRDD
 from tensorflowonspark.driver.spark.jobs import first_cause, stage_error
 from tensorflowonspark.errors import ClusterError, FeedError, SpecError, StartError
@@ -38,6 +41,10 @@ _END_SECONDS = 10.0  # for the driver's task to end, before it is interrupted
 
 class ConnectCluster(Cluster):
     """A cluster whose driver's part runs in a Spark task, which has a slot until the cluster ends."""
+
+    @classmethod
+    def _is_for(cls, spark: "SparkSession | None") -> bool:
+        return spark is not None and is_remote(spark)
 
     def _set_up(
         self,
