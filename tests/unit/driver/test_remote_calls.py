@@ -131,7 +131,7 @@ def test_the_client_runs_the_jobs_of_a_call_on_its_own_frames(driver, in_a_task)
         remote.call(session, "count", RemoteFrame("other"), None, frames=frames)
 
 
-def test_a_job_that_is_cancelled_ends_and_its_tasks_do_nothing(driver, in_a_task):
+def test_a_job_that_is_cancelled_is_ended_by_its_next_task(driver, in_a_task):
     begun = threading.Event()
 
     class Slow(list):

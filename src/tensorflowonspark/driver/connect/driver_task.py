@@ -335,7 +335,7 @@ class _ClientJob:
         return self._done, max(0, self._begun - self._done), self._begun
 
     def cancel(self) -> None:
-        """Have the client cancel it, and its tasks that have not begun do nothing."""
+        """Have the client cancel it, or the next of its tasks end it."""
         if not self.ended:
             self._unwanted = True
             self._call.add(JobUnwanted(self._number))
@@ -395,7 +395,7 @@ class _ClientBackend(Backend):
 
 @dataclass(frozen=True)
 class _Task:
-    """What a task of a client's job does: nothing, if it is not chosen, or the job is not wanted any more."""
+    """What a task of a client's job does: nothing, if it is not chosen; it ends a job that is not wanted."""
 
     driver: RemoteDriver
     call: str
@@ -412,7 +412,7 @@ class _Task:
         """Apply the function to a partition."""
         if self.chosen is None or self.chosen(partition):
             if not pickle.loads(self.driver.ask(TaskMoved(self.call, self.job, ended=False))):
-                return
+                raise RuntimeError("this job is not wanted any more")  # so that Spark ends all its tasks
             yield from self.function(partition, attempt, batches)
             self.driver.ask(TaskMoved(self.call, self.job, ended=True))
         for _ in batches:  # Spark reuses a worker only if it has read its input to the end
