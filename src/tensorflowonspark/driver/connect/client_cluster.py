@@ -3,6 +3,7 @@
 Who imports `Cluster` from here, as the package does, gets clusters of both kinds by that name.
 """
 
+import atexit
 import sys
 import uuid
 from collections.abc import Callable, Mapping
@@ -119,12 +120,14 @@ class ConnectCluster(Cluster):
         """Keep what is to be seen of the cluster, and end the driver's task."""
         assert self._driver is not None
         seen: dict[str, Any] = {}
-        with suppress(Exception):
-            seen = self._call("see")
-            self._last_report = self._call("report")
-            self._call("leave")
-        self._last = seen or {"text": f"<Cluster of {self._config.spec}, ended>"}
-        self._driver.end()
+        try:
+            with suppress(Exception):
+                seen = self._call("see")
+                self._last_report = self._call("report")
+                self._call("leave")
+        finally:
+            self._last = seen or {"text": f"<Cluster of {self._config.spec}, ended>"}
+            self._driver.end()
 
     def _feed(self, request: FeedRequest) -> None:
         with self._ended_by_interrupt():
@@ -268,11 +271,12 @@ class _DriverJob:
 
     def start(self, seconds: float) -> None:
         """Start the job; return when the driver can be called."""
+        atexit.register(self._interrupt)  # a program that ends without shutting down leaves nothing running
         self._thread.start()
         try:
             found = self._found.get(timeout=seconds)
         except Empty:
-            self._spark.interruptTag(self._tag)
+            self._interrupt()
             raise StartError(
                 f"the cluster's driver, a Spark task, did not start within {seconds:g} s (start_timeout): it needs a "
                 "slot more than the nodes, and for a moment two; other jobs may hold the slots"
@@ -300,7 +304,7 @@ class _DriverJob:
             return self.remote.call(self._spark, name, *arguments, frames=frames, output=self._output)
         except DriverLost as error:
             self._thread.join(_END_SECONDS)
-            self._spark.interruptTag(self._tag)  # of which Spark may start another task
+            self._interrupt()  # Spark may start the task again
             why = first_cause(self._error or error)
             raise ClusterError(
                 f"the Spark task of the cluster's driver has ended, and the cluster with it: {why}. See the stages and "
@@ -309,6 +313,13 @@ class _DriverJob:
 
     def end(self) -> None:
         """Wait for the end of the task, or interrupt it."""
-        self._thread.join(_END_SECONDS)
+        try:
+            self._thread.join(_END_SECONDS)
+        finally:
+            self._interrupt()
+
+    def _interrupt(self) -> None:
+        atexit.unregister(self._interrupt)
         if self._thread.is_alive():
-            self._spark.interruptTag(self._tag)
+            with suppress(Exception):  # the session has ended
+                self._spark.interruptTag(self._tag)

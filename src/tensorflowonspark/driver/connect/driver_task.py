@@ -5,7 +5,6 @@ Spark passes on to the client as soon as that task has ended. Each request of th
 or brings the ends of the jobs that the call has asked for.
 """
 
-import logging
 import pickle
 import sys
 import time
@@ -44,10 +43,10 @@ from tensorflowonspark.task.launch import PROBLEM_SCHEMA, LaunchPlan, launch_nod
 from tensorflowonspark.transport import Channel, Credentials
 
 ADDRESS_SCHEMA = "host string, port int"
-SEEN = ("id", "spec", "nodes", "tensorboard_url", "advice")  # the members of a cluster that the client may look at
-_log = logging.getLogger(__name__)
+_SEEN = ("id", "nodes", "tensorboard_url", "advice")  # the members of a cluster that the client looks at
 _FIRST_SECONDS = 120.0  # for the client's first request
 _OUTPUT_SECONDS = 0.5  # for more lines to come, before a request returns for its output alone
+_KEPT_CALLS = 100  # of those that have returned: Spark may repeat the task of a request
 _LINES = 10_000  # of output that are kept for a client that asks for nothing
 _current = local()  # the call of a thread
 
@@ -153,6 +152,7 @@ class _Call:
         self.name = name
         self.events: list[CallEvent] = []
         self.jobs: list[_ClientJob] = []
+        self.returned = False  # and the client knows
         self._changed = changed
 
     def add(self, event: CallEvent) -> None:
@@ -193,6 +193,7 @@ class _Calls:
         with self._changed:
             call = self._calls.get(request.call)
             if call is None:
+                self._forget()
                 call = self._calls[request.call] = _Call(request.call, self._changed)
                 Thread(target=self._run, args=(call, request), daemon=True).start()
             for end in request.ended:
@@ -203,10 +204,14 @@ class _Calls:
             )
             until = min(until, time.monotonic() + _OUTPUT_SECONDS)
             self._changed.wait_for(lambda: call.events[request.seen :], max(0.0, until - time.monotonic()))
+            call.returned = bool(call.events) and isinstance(call.events[-1], Outcome)
             return Reply(tuple(call.events[request.seen :]), *self._lines.after(request.shown))
 
-    def _happened(self, call: _Call, request: Request) -> bool:
-        return len(call.events) > request.seen
+    def _forget(self) -> None:
+        """Drop old calls that have returned: their requests are not repeated any more."""
+        returned = [name for name, call in self._calls.items() if call.returned]
+        for name in returned[:-_KEPT_CALLS]:
+            del self._calls[name]
 
     def _run(self, call: _Call, request: Request) -> None:
         _current.call = call
@@ -281,7 +286,7 @@ class _DriverPart:
         """Return the members of the cluster that the client may look at, and its table for notebooks."""
         cluster = self._cluster
         return {
-            **{name: getattr(cluster, name) for name in SEEN},
+            **{name: getattr(cluster, name) for name in _SEEN},
             "metrics": cluster.metrics(),
             "html": cluster._repr_html_(),
             "text": repr(cluster),
