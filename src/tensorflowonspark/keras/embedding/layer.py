@@ -3,6 +3,7 @@
 import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from typing import Any, Literal
 
 import keras
@@ -11,11 +12,14 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from tensorflowonspark.errors import SpecError
+from tensorflowonspark.keras.embedding.growing_table import GrowingTable, Growth
 from tensorflowonspark.keras.embedding.ids import COMBINERS, checked, combined, hashed
 from tensorflowonspark.keras.embedding.lookup import Lookup
 from tensorflowonspark.keras.embedding.prediction import is_predicting_together
 from tensorflowonspark.keras.embedding.row_exchange import RowExchange, cpu, join
 from tensorflowonspark.keras.embedding.row_optimizers import row_optimizer
+from tensorflowonspark.keras.embedding.served_rows import ServedMap, gathered, ids_of
+from tensorflowonspark.keras.embedding.slot_map import EVICT
 from tensorflowonspark.keras.embedding.table import Initializer, Table, initial_rows
 from tensorflowonspark.keras.embedding.table_parts import read_parts, written_parts
 from tensorflowonspark.keras.saving import outside_scope
@@ -26,7 +30,7 @@ _VECTORS = 2  # axes of a batch of vectors, which is never ragged
 
 @keras.saving.register_keras_serializable(package="tensorflowonspark")
 class ShardedEmbedding(keras.Layer):
-    """An embedding whose table is divided among the workers, each with the rows whose id modulo workers is its own.
+    """An embedding whose table is divided among the workers, each with rows of its own.
 
     For tables that are too large for one host, or of which a step uses few rows. In each step the workers exchange ids,
     rows and gradients, all-to-all, and each updates its own rows; nothing else of the table is sent. It works in Keras
@@ -40,8 +44,9 @@ class ShardedEmbedding(keras.Layer):
 
     Parameters
     ----------
-    rows : int
-        Number of rows of the table; ids are from 0 to ``rows - 1``.
+    rows : int or "dynamic"
+        Number of rows of the table; ids are from 0 to ``rows - 1``. With ``"dynamic"`` ids are any int64, or any
+        strings, and get rows as they come.
     dim : int
         Number of columns: the size of an embedding.
     optimizer : str, keras.optimizers.SGD, keras.optimizers.Adagrad or keras.optimizers.Adam
@@ -67,6 +72,16 @@ class ShardedEmbedding(keras.Layer):
         As of every layer. With a mixed policy the rows are float32, and sent as float16 or bfloat16.
     trainable : bool
         Whether the rows are updated.
+    max_rows : int, optional
+        With ``rows="dynamic"``, the largest number of rows of all workers together, of which each has an equal share.
+        A step whose ids do not fit is an error, unless `evict` is set.
+    evict : str, optional
+        Which rows make room for those of new ids when there are `max_rows`: ``"lru"``, those whose last step is the
+        longest ago, or ``"frequency"``, those that the fewest steps have updated. The optimizer's slots of a row go
+        with it; its id is a new one from then on.
+    admit : int
+        With ``rows="dynamic"``, an id gets a row in the step of this number that has a gradient for it. Until then it
+        reads as its initial row, and learns nothing.
 
     Raises
     ------
@@ -85,11 +100,21 @@ class ShardedEmbedding(keras.Layer):
     1.0
     >>> items.lookup([7, 8]).round(2)
     array([[0.2, 0.2, 0.2, 0.2], [0. , 0. , 0. , 0. ]], dtype=float32)
+
+    A table that grows:
+
+    >>> words = ShardedEmbedding("dynamic", 2, optimizer="sgd", max_rows=1000, evict="lru")
+    >>> model = keras.Sequential([keras.Input((1,), dtype="string"), words, keras.layers.Flatten(),
+    ...     keras.layers.Dense(1)])
+    >>> model.compile("sgd", "mse")
+    >>> _ = model.fit(tf.constant([["tea"], ["coffee"], ["tea"]]), np.ones((3, 1)), verbose=0)
+    >>> words.own_rows
+    2
     """
 
     def __init__(  # noqa: PLR0913 - all but the first are settings that are named at the call
         self,
-        rows: int,
+        rows: int | Literal["dynamic"],
         dim: int,
         optimizer: Any = "adagrad",
         combiner: Literal["sum", "mean", "sqrtn"] | None = None,
@@ -101,13 +126,24 @@ class ShardedEmbedding(keras.Layer):
         name: str | None = None,
         dtype: Any = None,
         trainable: bool = True,
+        max_rows: int | None = None,
+        evict: Literal["lru", "frequency"] | None = None,
+        admit: int = 1,
     ) -> None:
         if keras.backend.backend() != "tensorflow":
             raise SpecError(
                 f"ShardedEmbedding needs Keras on TensorFlow, and KERAS_BACKEND is {keras.backend.backend()}: with "
                 "JAX, divide a plain Embedding by keras.distribution.ModelParallel"
             )
-        for argument, value in (("rows", rows), ("dim", dim)):
+        self._growth, is_growing = Growth(max_rows, evict, admit), rows == "dynamic"
+        if not is_growing and self._growth != Growth():
+            raise SpecError(f'ShardedEmbedding: max_rows, evict and admit need rows="dynamic", and rows={rows!r}')
+        if is_growing and (hash or callable(initializer)):
+            raise SpecError('ShardedEmbedding: rows="dynamic" takes neither hash=True nor a function as initializer')
+        if evict not in (None, *EVICT) or (evict and max_rows is None):
+            raise SpecError(f"ShardedEmbedding: evict={evict!r}: expected one of {EVICT} with max_rows, or None")
+        given = {"rows": 1 if is_growing else rows, "max_rows": 1 if max_rows is None else max_rows}
+        for argument, value in {**given, "dim": dim, "admit": admit}.items():
             if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < 1:
                 raise SpecError(f"ShardedEmbedding: {argument}={value!r}: expected a number of at least 1")
         if combiner not in (None, *COMBINERS):
@@ -115,7 +151,8 @@ class ShardedEmbedding(keras.Layer):
         if not callable(initializer):
             initial_rows(initializer, np.arange(1), 1, 0, scale)
         super().__init__(name=name, dtype=dtype, trainable=trainable)
-        self.rows, self.dim = int(rows), int(dim)
+        self.rows: Any = rows if is_growing else int(rows)
+        self.dim = int(dim)
         self.combiner, self.hash = combiner, bool(hash)
         self.initializer, self.scale = initializer, float(scale)
         self.seed = random.randint(1, 10**9) if seed is None else int(seed)  # noqa: S311 - as Keras draws its own
@@ -124,6 +161,7 @@ class ShardedEmbedding(keras.Layer):
         self._row_optimizer = row_optimizer(optimizer)
         self._lookup: Lookup | None = None
         self._served: tf.Variable | None = None
+        self._served_map: ServedMap | None = None
 
     def build(self, input_shape: Any = None) -> None:  # noqa: ARG002 - Keras's name
         """Make this worker's rows; all workers take part.
@@ -142,14 +180,17 @@ class ShardedEmbedding(keras.Layer):
             return
         exchange = join(tf.distribute.get_strategy(), self.name)
         workers, rank = (exchange.workers, exchange.rank) if exchange else (1, 0)
-        if self.rows < workers:
-            raise SpecError(f"ShardedEmbedding {self.name!r}: rows={self.rows} are fewer than the {workers} workers")
-        table = Table(self.rows, self.dim, workers, rank, self._row_optimizer, self._initial_rows)
+        most = self._growth.max_rows if self.rows == "dynamic" else self.rows
+        if most is not None and most < workers:
+            raise SpecError(f"ShardedEmbedding {self.name!r}: {most} rows are fewer than the {workers} workers")
+        given = self.dim, workers, rank, self._row_optimizer, self._initial_rows
+        is_growing = self.rows == "dynamic"
+        table = GrowingTable(self._growth, self.name, *given) if is_growing else Table(self.rows, *given)
         self._lookup = Lookup(table, exchange)
         self._anchor = self.add_weight(shape=(), initializer="zeros", dtype="float32", name="anchor")
         self.built = True
 
-    def _initial_rows(self, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
+    def _initial_rows(self, ids: Any) -> Any:
         return initial_rows(self.initializer, ids, self.dim, self.seed, self.scale)
 
     def call(self, ids: Any) -> Any:
@@ -158,7 +199,7 @@ class ShardedEmbedding(keras.Layer):
         Parameters
         ----------
         ids : tensor
-            Dense, ragged or sparse, of any integer type (or of strings, with ``hash=True``).
+            Dense, ragged or sparse, of any integer type (or of strings, with ``hash=True`` or ``rows="dynamic"``).
 
         Returns
         -------
@@ -170,12 +211,14 @@ class ShardedEmbedding(keras.Layer):
         elif not isinstance(ids, tf.RaggedTensor):
             ids = tf.convert_to_tensor(ids)
         with cpu():
-            if self.hash:
+            if isinstance(table := self._built().table, GrowingTable):
+                ids = tf.ragged.map_flat_values(table.known, ids)
+            elif self.hash:
                 ids = tf.ragged.map_flat_values(hashed, ids, self.rows)
             elif self._served is None:
                 ids = checked(ids, self.rows, self.name)
             flat = ids.flat_values if isinstance(ids, tf.RaggedTensor) else tf.reshape(ids, [-1])
-        rows = self._rows_of(tf.cast(flat, tf.int64))
+        rows = self._rows_of(flat if flat.dtype == tf.string else tf.cast(flat, tf.int64))
         if self.combiner:
             return combined(ids, rows, self.combiner)
         if isinstance(ids, tf.RaggedTensor):
@@ -184,9 +227,11 @@ class ShardedEmbedding(keras.Layer):
         return rows if ids.shape.rank is None else tf.ensure_shape(rows, [*ids.shape, self.dim])
 
     def _rows_of(self, ids: tf.Tensor) -> tf.Tensor:
-        if self._served is not None:
-            return tf.cast(tf.gather(self._served, ids), self.compute_dtype)
         lookup = self._built()
+        if self._served is not None:
+            served, keys = self._served_map, lookup.table.keys(ids)
+            rows = tf.gather(self._served, keys) if served is None else served.read(self._served, keys)
+            return tf.cast(rows, self.compute_dtype)
         if lookup.exchange is not None and is_predicting() and not is_predicting_together():
             raise SpecError(
                 f"ShardedEmbedding {self.name!r}: all workers take part in predict, which needs a model that is "
@@ -245,33 +290,48 @@ class ShardedEmbedding(keras.Layer):
             raise SpecError(f"ShardedEmbedding {self.name!r}: the learning rate is a schedule, and can't be set")
         self._built().table.learning_rate.assign(rate)
 
-    def lookup(self, ids: Sequence[int]) -> npt.NDArray[np.float32]:
+    @property
+    def own_rows(self) -> int:
+        """The number of rows that this worker has."""
+        table = self._built().table
+        return len(table.map.live()) if isinstance(table, GrowingTable) else table.own
+
+    def lookup(self, ids: Sequence[int] | Sequence[str]) -> npt.NDArray[np.float32]:
         """Return rows, outside of any step; all workers call it together, each with its own ids.
 
         Parameters
         ----------
-        ids : sequence of int
-            From 0 to ``rows - 1``.
+        ids : sequence of int or str
+            From 0 to ``rows - 1``; with ``rows="dynamic"`` any int64, or strings.
 
         Returns
         -------
         numpy.ndarray
             Of float32, shape ``(ids, dim)``.
         """
-        checked_ids = checked(tf.constant(ids, tf.int64), self.rows, self.name)
-        values = self._built().rows(checked_ids, tf.constant(0.0), tf.float32).numpy()
+        table = self._built().table
+        if isinstance(table, GrowingTable):
+            known_ids = table.known(ids)
+        else:
+            known_ids = checked(tf.constant(ids, tf.int64), self.rows, self.name)
+        values = self._built().rows(known_ids, tf.constant(0.0), tf.float32).numpy()
         return np.asarray(values)
 
     def to_embedding(self) -> keras.layers.Embedding:
         """Return a plain Embedding with all rows, in this process's memory; all workers call it.
 
-        A ``combiner`` and ``hash`` are not part of it. `Context.export` writes models without having the whole table in
-        memory.
+        A ``combiner`` and ``hash`` are not part of it, and a table that grows can't be one. `Context.export` writes
+        models without having the whole table in memory.
 
         Returns
         -------
         keras.layers.Embedding
             Outside of any strategy, and with the name of this layer.
+
+        Raises
+        ------
+        SpecError
+            With ``rows="dynamic"``.
 
         Examples
         --------
@@ -280,6 +340,10 @@ class ShardedEmbedding(keras.Layer):
         >>> layer.to_embedding().get_weights()[0].shape
         (10, 2)
         """
+        if self.rows == "dynamic":
+            raise SpecError(
+                f"ShardedEmbedding {self.name!r}: a plain Embedding has no map from ids to rows: use ctx.export"
+            )
         values = np.empty((self.rows, self.dim), np.float32)
         for first, block in self._blocks():
             values[first : first + len(block)] = block
@@ -298,6 +362,9 @@ class ShardedEmbedding(keras.Layer):
         """Yield the rows of all workers in order, in blocks with their first id; all workers take part."""
         lookup = self._built()
         table, exchange = lookup.table, lookup.exchange
+        if isinstance(table, GrowingTable):
+            yield from gathered(table, exchange, "rows")
+            return
         size = max(1, table.block_rows // table.workers)
         for first in range(0, -(-self.rows // table.workers), size):
             ids = np.arange(first, first + size)
@@ -308,6 +375,15 @@ class ShardedEmbedding(keras.Layer):
             rows = np.swapaxes(every.numpy(), 0, 1).reshape(-1, self.dim)
             yield start, rows[: self.rows - start]
 
+    def _gathered_map(self) -> ServedMap | None:
+        """Return the ids of all workers for serving, if the table grows; all workers take part."""
+        table = self._built().table
+        if not isinstance(table, GrowingTable):
+            return None
+        ids = np.concatenate([block for _, block in gathered(table, self._exchange, "ids")])
+        with outside_scope():
+            return ServedMap(ids, self._initial_rows)
+
     @contextmanager
     def _serving(self, value: float) -> Iterator[None]:
         """Be a layer for serving for the duration of a block.
@@ -315,15 +391,17 @@ class ShardedEmbedding(keras.Layer):
         It looks rows up in a variable of unknown length, which has one row of this value, and is saved as a plain
         Embedding if it is no more than that.
         """
+        self._served_map = self._gathered_map()
+        self._total = self._served_map.size if self._served_map else self.rows
         with outside_scope():
             rows = tf.fill([1, self.dim], value)
             self._served = tf.Variable(rows, trainable=False, shape=(None, self.dim), name=f"{self.name}_rows")
-        if not self.combiner and not self.hash:
+        if not self.combiner and not self.hash and self._served_map is None:
             self.__class__ = _PlainEmbedding
         try:
             yield
         finally:
-            self._served = None
+            self._served = self._served_map = None
             self.__class__ = ShardedEmbedding
 
     def shard_parts(self) -> Iterator[tuple[str, bytes]]:
@@ -354,7 +432,7 @@ class ShardedEmbedding(keras.Layer):
         Parameters
         ----------
         store : dict
-            Receives the table as ``"0"``.
+            Receives the table as ``"0"``, and of one that grows the map as ``"1"`` and ``"2"``.
 
         Raises
         ------
@@ -362,15 +440,16 @@ class ShardedEmbedding(keras.Layer):
             If other workers have rows too.
         """
         lookup = self._built()
-        if self._served is not None:
-            store["0"] = self._served.numpy()
-            return
-        if lookup.exchange is not None:
+        if self._served is None and lookup.exchange is not None:
             raise SpecError(
                 f"ShardedEmbedding {self.name!r}: this worker has a part of the rows only, and can't save the model by "
                 "itself: call ctx.export(model, path) on all workers, and ctx.checkpoint for training to resume"
             )
-        store["0"] = np.concatenate([block for _, block in self._blocks()])
+        served = self._served_map if self._served is not None else self._gathered_map()
+        if served is not None:
+            store["1"], store["2"] = served.ids.numpy(), served.places.numpy()
+        own = None if self._served is None else self._served.numpy()
+        store["0"] = np.concatenate([block for _, block in self._blocks()]) if own is None else own
 
     def load_own_variables(self, store: Any) -> None:
         """Take this worker's rows from a saved table.
@@ -378,7 +457,7 @@ class ShardedEmbedding(keras.Layer):
         Parameters
         ----------
         store : dict
-            Has the table as ``"0"``.
+            What `save_own_variables` has saved.
 
         Raises
         ------
@@ -387,11 +466,15 @@ class ShardedEmbedding(keras.Layer):
         """
         self.build()
         table, saved = self._built().table, store["0"]  # of HDF5, which reads what is indexed
-        if tuple(saved.shape) != (self.rows, self.dim):
+        rows = len(store["1"]) if isinstance(table, GrowingTable) else self.rows
+        if tuple(saved.shape) != (rows, self.dim):
             raise SpecError(
-                f"ShardedEmbedding {self.name!r} has {self.rows} rows of {self.dim} columns, and the file has "
+                f"ShardedEmbedding {self.name!r} has {rows} rows of {self.dim} columns, and the file has "
                 f"{tuple(saved.shape)}"
             )
+        if isinstance(table, GrowingTable):
+            table.take_saved(ids_of(store["1"], store["2"]), saved)
+            return
         for first, ids in table.blocks():
             table.assign(table.values, np.arange(first, first + len(ids)), saved[ids[0] : ids[-1] + 1 : table.workers])
 
@@ -413,6 +496,7 @@ class ShardedEmbedding(keras.Layer):
             "initializer": "uniform" if callable(self.initializer) else self.initializer,
             "scale": self.scale,
             "seed": self.seed,
+            **asdict(self._growth),
         }
 
     def _built(self) -> Lookup:

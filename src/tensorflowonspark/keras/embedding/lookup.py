@@ -37,7 +37,7 @@ class Lookup:
         self._pending: list[tuple[tf.Tensor, tf.Tensor, int]] = []
 
     def rows(self, ids: tf.Tensor, anchor: tf.Tensor, dtype: Any) -> tf.Tensor:
-        """Return the rows of ids, which may repeat: of shape ``(n, dim)``, for int64 of shape ``(n,)``.
+        """Return the rows of ids, which may repeat: of shape ``(n, dim)``, for int64 or strings of shape ``(n,)``.
 
         `anchor` is the value of the layer's anchor. Rows are sent and returned in `dtype`.
         """
@@ -46,12 +46,13 @@ class Lookup:
             token = self._shared_token(anchor)
             site = self._number(anchor)
             unique, places = tf.unique(ids)
+            unique = table.keys(unique)
 
             @tf.custom_gradient
             def of_unique(token: tf.Tensor) -> Any:
                 with self._in_order():
-                    requests = exchange.request(unique, site) if exchange else None
-                owned = unique if requests is None else tf.reshape(requests.received, [-1])
+                    requests = exchange.request(unique, table.owners(unique), site) if exchange else None
+                owned = unique if requests is None else tf.reshape(requests.received, [-1, *unique.shape[1:]])
                 rows = tf.cast(table.read(owned), dtype)
                 if exchange and requests:
                     rows = exchange.answer(requests, rows)
@@ -60,7 +61,7 @@ class Lookup:
                 def gradient(upstream: Any) -> tf.Tensor:
                     with cpu(), self._in_order():
                         upstream = tf.cast(tf.convert_to_tensor(upstream), tf.float32)
-                        sums = tf.math.unsorted_segment_sum(upstream, places, tf.size(unique))
+                        sums = tf.math.unsorted_segment_sum(upstream, places, tf.shape(unique)[0])
                         if exchange and requests:
                             sums = tf.cast(exchange.send_gradients(requests, tf.cast(sums, dtype)), tf.float32)
                         self._pending.append((owned, sums, site))

@@ -19,10 +19,10 @@ from tensorflowonspark.keras.workers import has_several_workers
 _GROUP = 1_970_000_001  # TensorFlow counts its own groups from 1
 _FIRST_KEY = 1_000_000  # of the layers; the keys below it are those of `join`
 _SITES = 64  # calls of one layer in a step
-_KINDS = 7
+_KINDS = 9
 _SIZES = sorted({(4 + quarter) * 2**power // 4 for power in range(27) for quarter in range(4)})  # 1, 2, 3, ... 7·2²⁴
 _KEYS = 128  # of one kind; above the number of sizes
-_LARGEST, _IDS, _ROWS, _GRADIENTS, _FLAGS, _BLOCKS, _STEPS = range(_KINDS)
+_LARGEST, _IDS, _ROWS, _GRADIENTS, _FLAGS, BLOCKS, _STEPS, IDS, COUNTS = range(_KINDS)
 
 _joined = count()  # layers that this process has built
 
@@ -32,7 +32,7 @@ class Requests:
     """The rows that this worker requests in one call, and those that are requested of it."""
 
     slots: tf.Tensor  # place of each unique id in the buffer that is sent; int32, shape (ids,)
-    # ids that workers request of this one, -1 where a piece is shorter; int64, shape (workers, size)
+    # ids that workers request of this one, -1 where a piece is shorter; int64, shape (workers, size, ...)
     received: tf.Tensor
     size: tf.Tensor  # index of the agreed size in `_SIZES`; int32 scalar
     site: int  # number of the call in the step
@@ -43,13 +43,16 @@ class RowExchange:
     """The exchange of one layer."""
 
     workers: int
-    rank: int  # this worker's number: it owns the ids whose remainder by `workers` this is
+    rank: int  # this worker's number
     number: int  # the layer's, the same on all workers
     timeout: float  # seconds after which a collective fails, or 0 for never: the strategy's
 
-    def request(self, unique: tf.Tensor, site: int) -> Requests:
-        """Send unique ids to their owners, and receive those of this worker's rows; int64, shape ``(ids,)``."""
-        owners = tf.cast(unique % self.workers, tf.int32)
+    def request(self, unique: tf.Tensor, owners: tf.Tensor, site: int) -> Requests:
+        """Send unique ids to their owners, and receive those of this worker's rows.
+
+        They are int64 of shape ``(ids,)``, or ``(ids, 2)`` if an id has two numbers.
+        """
+        owners = tf.cast(owners, tf.int32)
         counts = tf.math.unsorted_segment_sum(tf.ones_like(owners), owners, self.workers)
         largest = self._reduce(tf.reduce_max(counts)[None], self._key(_LARGEST, site), "Max")[0]
         size_index = tf.reduce_sum(tf.cast(tf.constant(_SIZES, tf.int32) < largest, tf.int32))
@@ -58,9 +61,10 @@ class RowExchange:
         of_order = tf.gather(owners, order)
         places = tf.range(tf.size(order)) - tf.gather(tf.cumsum(counts, exclusive=True), of_order) + of_order * size
         slots = tf.scatter_nd(order[:, None], places, tf.shape(order))
-        buffer = tf.fill([self.workers * size], tf.constant(-1, tf.int64))
+        numbers = unique.shape[1:]
+        buffer = tf.fill([self.workers * size, *numbers], tf.constant(-1, tf.int64))
         buffer = tf.tensor_scatter_nd_update(buffer, slots[:, None], unique)
-        pieces = tf.reshape(buffer, [self.workers, size])
+        pieces = tf.reshape(buffer, [self.workers, size, *numbers])
         return Requests(slots, self._all_to_all(pieces, self._key(_IDS, site) + size_index), size_index, site)
 
     def answer(self, requests: Requests, rows: tf.Tensor) -> tf.Tensor:
@@ -70,7 +74,7 @@ class RowExchange:
 
     def send_gradients(self, requests: Requests, gradients: tf.Tensor) -> tf.Tensor:
         """Send the gradients of unique ids to the owners; return those of `requests.received`, one for each."""
-        size = tf.size(requests.received)
+        size = tf.reduce_prod(tf.shape(requests.received)[:2])
         buffer = tf.scatter_nd(requests.slots[:, None], gradients, [size, gradients.shape[1]])
         return self._swap(requests, buffer, _GRADIENTS)
 
@@ -83,13 +87,13 @@ class RowExchange:
         with cpu():
             return int(self._reduce(tf.constant([steps], tf.int32), self._key(_STEPS, 0), "Max")[0])
 
-    def gather_block(self, rows: tf.Tensor) -> tf.Tensor:
+    def gather_block(self, rows: tf.Tensor, kind: int = BLOCKS) -> tf.Tensor:
         """Return the rows of all workers, shape ``(workers, rows, dim)``, outside of any step.
 
-        All blocks of a layer have one shape.
+        All blocks of one kind of a layer have one shape: `IDS` and `COUNTS` are other kinds.
         """
         with cpu():
-            gathered = _gather(rows, self.workers, self._key(_BLOCKS, 0), self.timeout)
+            gathered = _gather(rows, self.workers, self._key(kind, 0), self.timeout)
         return tf.reshape(gathered, [self.workers, *rows.shape])
 
     def _swap(self, requests: Requests, rows: tf.Tensor, kind: int) -> tf.Tensor:

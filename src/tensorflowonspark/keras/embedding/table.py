@@ -4,7 +4,7 @@ Row ``id`` is row ``id // workers`` of its owner. The initial value of a row dep
 table is the same on any number of workers, and no process makes more than its own rows.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -25,21 +25,24 @@ class Table:
     """
 
     def __init__(
-        self, rows: int, dim: int, workers: int, rank: int, optimizer: RowOptimizer, initial: Callable[..., Any]
+        self, rows: Any, dim: int, workers: int, rank: int, optimizer: RowOptimizer, initial: Callable[..., Any]
     ) -> None:
         self.rows, self.dim, self.workers, self.rank = rows, dim, workers, rank
-        self.optimizer = optimizer
-        self.own = len(range(rank, rows, workers))
+        self.optimizer, self.initial = optimizer, initial
         self.block_rows = max(1, _BLOCK_BYTES // (4 * dim))
         rate = optimizer.settings["learning_rate"]
         with tf.init_scope(), tf.device("/device:CPU:0"):
-            self.values = self._variable(0.0, "rows")
-            self.slots = {name: self._variable(value, name) for name, value in optimizer.slots.items()}
             self.learning_rate = _variable(tf.constant(0.0 if callable(rate) else rate), "learning_rate")
             self.steps = _variable(tf.constant(0, tf.int64), "steps")
             self.calls = _variable(tf.constant(0, tf.int64), "calls")
-            for first, ids in self.blocks():
-                self.assign(self.values, np.arange(first, first + len(ids)), initial(ids))
+            self._make_rows()
+
+    def _make_rows(self) -> None:
+        self.own = len(range(self.rank, self.rows, self.workers))
+        self.values = self._variable(0.0, "rows")
+        self.slots = {name: self._variable(value, name) for name, value in self.optimizer.slots.items()}
+        for first, ids in self.blocks():
+            self.assign(self.values, np.arange(first, first + len(ids)), self.initial(ids))
 
     def _variable(self, value: float, name: str) -> tf.Variable:
         # One row at least, since a gather from none fails on those that fill up a request.
@@ -58,6 +61,14 @@ class Table:
     def assign(self, variable: tf.Variable, rows: Any, values: Any) -> None:
         """Assign values to some of this worker's rows."""
         variable.scatter_update(tf.IndexedSlices(tf.convert_to_tensor(values, tf.float32), tf.cast(rows, tf.int64)))
+
+    def keys(self, ids: tf.Tensor) -> tf.Tensor:
+        """Return what the workers exchange: the ids."""
+        return ids
+
+    def owners(self, ids: tf.Tensor) -> tf.Tensor:
+        """Return the worker that has each id."""
+        return ids % self.workers
 
     def read(self, ids: tf.Tensor) -> tf.Tensor:
         """Return this worker's rows of some ids, any row for -1; shape ``(ids, dim)``."""
@@ -82,6 +93,30 @@ class Table:
         for name, value in slots.items():
             self.slots[name].scatter_update(tf.IndexedSlices(value, rows))
 
+    def clear(self) -> None:
+        """Forget what `load` does not replace: nothing."""
+
+    def about(self) -> dict[str, Any]:
+        """Return what `load` needs to know of this worker."""
+        return {}
+
+    def arrays(self) -> Iterator[tuple[str, npt.NDArray[Any]]]:
+        """Yield the name and the contents of each part of a checkpoint."""
+        for name, variable in self.variables.items():
+            for part, (first, ids) in enumerate(self.blocks()):
+                yield f"{name}-{part:06d}", variable.sparse_read(tf.range(first, first + len(ids))).numpy()
+
+    def load(self, rank: int, workers: int, about: Mapping[str, Any], read: Callable[[str], Any]) -> None:
+        """Take this worker's rows from the arrays of one worker."""
+        count = len(range(rank, self.rows, workers))
+        for name, variable in self.variables.items():
+            for part, first in enumerate(range(0, count, about["block_rows"])):
+                ids = rank + workers * np.arange(first, min(first + about["block_rows"], count))
+                own = ids % self.workers == self.rank
+                if own.any():
+                    values = read(f"{name}-{part:06d}").reshape(len(ids), self.dim)
+                    self.assign(variable, ids[own] // self.workers, values[own])
+
 
 def _variable(value: tf.Tensor, name: str) -> tf.Variable:
     """Return a variable that no strategy mirrors, and no optimizer of Keras updates."""
@@ -90,13 +125,11 @@ def _variable(value: tf.Tensor, name: str) -> tf.Variable:
     return ResourceVariable(value, trainable=False, name=name)
 
 
-def initial_rows(
-    initializer: Initializer, ids: npt.NDArray[np.int64], dim: int, seed: int, scale: float
-) -> npt.NDArray[Any]:
-    """Return the initial rows of some ids, as float32 of shape ``(ids, dim)``.
+def initial_rows(initializer: Initializer, ids: Any, dim: int, seed: int, scale: float) -> Any:
+    """Return the initial rows of some ids, as float32 of shape ``(ids, dim)``; of a tensor's as a tensor.
 
     The initializer is ``"uniform"`` (from `-scale` to `scale`), ``"normal"`` (with the deviation `scale`), ``"zeros"``,
-    or a function of ids that returns as many rows. Another one is a `SpecError`, or another shape.
+    or a function of ids, for arrays alone, that returns as many rows. Another one is a `SpecError`, or another shape.
     """
     if callable(initializer):
         rows = np.asarray(initializer(ids), np.float32)
@@ -104,24 +137,37 @@ def initial_rows(
             raise SpecError(f"initializer: it returned the shape {rows.shape} for {len(ids)} ids of {dim} columns")
         return rows
     if initializer == "zeros":
-        return np.zeros((len(ids), dim), np.float32)
-    numbers = ids.astype(np.uint64)[:, None] * np.uint64(dim) + np.arange(dim, dtype=np.uint64)
+        return tf.zeros([tf.size(ids), dim]) if tf.is_tensor(ids) else np.zeros((len(ids), dim), np.float32)
+    in_graph = tf.is_tensor(ids)
+    of: Any = tf.math if in_graph else np
+    bits: Any = tf.bitcast(ids, tf.uint64) if in_graph else ids.astype(np.uint64)
+    with np.errstate(over="ignore"):
+        far = bits // np.uint64(2**32) * np.uint64(0x9FB21C651E98DF25)  # or those 2**64 / dim apart would be alike
+        numbers = (bits * np.uint64(dim) + far)[:, None] + np.arange(dim, dtype=np.uint64)
     if initializer == "uniform":
-        return np.asarray(scale * (2 * _random(numbers, seed) - 1), np.float32)
-    if initializer == "normal":  # Box, Muller, 1958
-        radius = np.sqrt(-2 * np.log1p(-_random(numbers, seed)))
-        return np.asarray(scale * radius * np.cos(2 * np.pi * _random(numbers, ~seed)), np.float32)
-    raise SpecError(f"initializer={initializer!r}: expected 'uniform', 'normal', 'zeros', or a function of ids")
+        values = scale * (2 * _random(numbers, seed) - 1)
+    elif initializer == "normal":  # Box, Muller, 1958
+        radius = of.sqrt(-2 * of.log1p(-_random(numbers, seed)))
+        values = scale * radius * of.cos(2 * np.pi * _random(numbers, ~seed))
+    else:
+        raise SpecError(f"initializer={initializer!r}: expected 'uniform', 'normal', 'zeros', or a function of ids")
+    return tf.cast(values, tf.float32) if in_graph else np.asarray(values, np.float32)
 
 
-def _random(numbers: npt.NDArray[np.uint64], seed: int) -> npt.NDArray[np.float64]:
-    """Return a random value from 0 to below 1 for each number, by SplitMix64.
+def _random(numbers: Any, seed: int) -> Any:
+    """Return a random value from 0 to below 1 for each number."""
+    start = np.random.SeedSequence(seed & (2**64 - 1)).generate_state(1, np.uint64)[0]
+    high = mixed(numbers, start) // np.uint64(2**11)
+    return (tf.cast(high, tf.float64) if tf.is_tensor(high) else high) * 2.0**-53
+
+
+def mixed(numbers: Any, start: np.uint64 = np.uint64(0)) -> Any:  # noqa: B008 - a number
+    """Return a hash of each uint64, by SplitMix64.
 
     Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014.
     """
-    start = np.random.SeedSequence(seed & (2**64 - 1)).generate_state(1, np.uint64)[0]
     with np.errstate(over="ignore"):
-        mixed = (numbers + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15) + start
-        mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return np.asarray(((mixed ^ (mixed >> np.uint64(31))) >> np.uint64(11)) * 2.0**-53, np.float64)
+        value = (numbers + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15) + start
+        value = (value ^ (value // np.uint64(2**30))) * np.uint64(0xBF58476D1CE4E5B9)
+        value = (value ^ (value // np.uint64(2**27))) * np.uint64(0x94D049BB133111EB)
+    return value ^ (value // np.uint64(2**31))

@@ -37,6 +37,8 @@ def sharded_layers(model: Any) -> list[ShardedEmbedding]:
 def send_rows(layers: Sequence[ShardedEmbedding]) -> None:
     """Take part in `write_model` of the chief."""
     for layer in layers:
+        layer._gathered_map()
+    for layer in layers:
         for _ in layer._blocks():
             pass
 
@@ -90,7 +92,7 @@ def _fill_saved_model(path: str, layers: Sequence[ShardedEmbedding]) -> None:
                 save(others, [""] * len(others), [tf.constant(reader.get_tensor(name)) for name in others])
             for name, layer in zip(names, layers, strict=True):
                 for first, rows in layer._blocks():
-                    save([name], [f"{layer.rows} {layer.dim} {first},{len(rows)}:-"], [tf.constant(rows)])
+                    save([name], [f"{layer._total} {layer.dim} {first},{len(rows)}:-"], [tf.constant(rows)])
             del reader
             shutil.rmtree(f"{path}/variables")
             Path(path, "variables").mkdir()
@@ -110,7 +112,7 @@ def _fill_keras_file(path: str, layers: Sequence[ShardedEmbedding]) -> None:
             file.visititems(lambda name, item: shapes.update({name: item.shape} if hasattr(item, "shape") else {}))
             for name, layer in zip(_find(layers, shapes, lambda name: file[name]), layers, strict=True):
                 del file[name]
-                table = file.create_dataset(name, (layer.rows, layer.dim), "float32")
+                table = file.create_dataset(name, (layer._total, layer.dim), "float32")
                 for first, rows in layer._blocks():
                     table[first : first + len(rows)] = rows
             if "optimizer" in file:  # its variables are those of the divided model

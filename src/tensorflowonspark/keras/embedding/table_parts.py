@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import tensorflow as tf
 
 from tensorflowonspark.errors import CheckpointError
 from tensorflowonspark.keras.archives import parsed
@@ -26,13 +25,13 @@ _ABOUT = "about.json"
 def written_parts(table: Table, layer: str) -> Iterator[tuple[str, bytes]]:
     """Yield the name and the contents of each part of this worker's rows, of which one is in memory at a time."""
     folder = f"{layer}/{table.rank:05d}-of-{table.workers:05d}"
-    for name, variable in table.variables.items():
-        for part, (first, ids) in enumerate(table.blocks()):
-            file = io.BytesIO()
-            np.save(file, variable.sparse_read(tf.range(first, first + len(ids))).numpy())
-            yield f"{folder}/{name}-{part:06d}.npy", file.getvalue()
+    for name, array in table.arrays():
+        file = io.BytesIO()
+        np.save(file, array)
+        yield f"{folder}/{name}.npy", file.getvalue()
     about = {
         **_shape(table),
+        **table.about(),
         "block_rows": table.block_rows,
         "steps": int(table.steps.numpy()),
         "learning_rate": float(table.learning_rate.numpy()),
@@ -60,6 +59,7 @@ def read_parts(table: Table, layer: str, names: Sequence[str], read: Callable[[s
             f"{writers} workers that wrote it had is missing (the first: worker {missing[0]}). Let all nodes write to "
             "one directory that each of them sees"
         )
+    table.clear()
     divisor = math.gcd(writers, table.workers)
     for path, rank, workers in found:
         if (rank - table.rank) % divisor:
@@ -69,14 +69,11 @@ def read_parts(table: Table, layer: str, names: Sequence[str], read: Callable[[s
             _check_fit(table, layer, about)
             table.steps.assign(about["steps"])
             table.learning_rate.assign(about["learning_rate"])
-            count = len(range(rank, table.rows, workers))
-            for name, variable in table.variables.items():
-                for part, first in enumerate(range(0, count, about["block_rows"])):
-                    ids = rank + workers * np.arange(first, min(first + about["block_rows"], count))
-                    own = ids % table.workers == table.rank
-                    if own.any():
-                        values = _array(read(f"{path.removesuffix(_ABOUT)}{name}-{part:06d}.npy"))
-                        table.assign(variable, ids[own] // table.workers, values.reshape(len(ids), table.dim)[own])
+
+            def array(name: str, folder: str = path.removesuffix(_ABOUT)) -> npt.NDArray[Any]:
+                return np.asarray(np.load(io.BytesIO(read(f"{folder}{name}.npy")), allow_pickle=False))
+
+            table.load(rank, workers, about, array)
 
 
 def _check_fit(table: Table, layer: str, about: dict[str, Any]) -> None:
@@ -93,7 +90,3 @@ def _check_fit(table: Table, layer: str, about: dict[str, Any]) -> None:
 
 def _shape(table: Table) -> dict[str, Any]:
     return {"rows": table.rows, "dim": table.dim, "optimizer": table.optimizer.name}
-
-
-def _array(contents: bytes) -> npt.NDArray[np.float32]:
-    return np.asarray(np.load(io.BytesIO(contents), allow_pickle=False))
