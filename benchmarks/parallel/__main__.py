@@ -8,7 +8,7 @@ from importlib import import_module
 from benchmarks.common.command import command, run
 from benchmarks.common.report import targets
 
-PARTS = ("embedding", "backends", "local_sgd", "layout")
+PARTS = ("embedding", "growing", "backends", "local_sgd", "layout")
 
 
 def _module(part):
