@@ -3,16 +3,11 @@
 import json
 import sys
 import time
-from pathlib import Path
+
+from benchmarks.parallel.embedding_contenders import resident
 
 _IDS_OF_A_ROW, _ROWS_OF_A_STEP, _DIM = 4, 4096, 8
 _HELD_OUT = 50  # steps
-
-
-def resident():
-    """Return the memory of this process in MB."""
-    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmRSS"))
-    return int(line.split()[1]) / 1024
 
 
 def rows_of(step, ids, effects):
