@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from tensorflowonspark.errors import StartError as StartError
     from tensorflowonspark.errors import StorageError as StorageError
     from tensorflowonspark.errors import TFRecordError as TFRecordError
+    from tensorflowonspark.frames.each import fit_each as fit_each
     from tensorflowonspark.ml.spark_adapt import adapt as adapt
     from tensorflowonspark.node.checkpoint.checkpoints import Checkpoints as Checkpoints
     from tensorflowonspark.node.context import Context as Context
@@ -82,6 +83,7 @@ _MODULES = {
         "StorageError",
         "TFRecordError",
     ),
+    "frames.each": ("fit_each",),
     "ml.spark_adapt": ("adapt",),
     "node.checkpoint.checkpoints": ("Checkpoints",),
     "node.save_points": ("Preemption",),

@@ -23,6 +23,7 @@ from tensorflowonspark.columns.kinds import Kind as Kind
 from tensorflowonspark.columns.kinds import kind_of as kind_of
 from tensorflowonspark.columns.kinds import natural_type as natural_type
 from tensorflowonspark.columns.layout import flat_columns as flat_columns
+from tensorflowonspark.columns.layout import integers as integers
 from tensorflowonspark.columns.places import mixed_order as mixed_order
 from tensorflowonspark.columns.places import places_of as places_of
 from tensorflowonspark.columns.places import spark_hash as spark_hash
