@@ -20,6 +20,7 @@ _SHOWN = (
     "base",
     "models",
     "trials",
+    "keys",
 )  # what a figure depends on
 
 

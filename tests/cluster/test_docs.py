@@ -93,6 +93,7 @@ def test_the_code_of_pages_that_show_parts_of_programs(tmp_path):
         "checkpoints.md",
         "dashboard.md",
         "dataframe.md",
+        "each.md",
         "embeddings.md",
         "failures.md",
         "first-half-hour.md",

@@ -41,6 +41,16 @@ def verbs(data):
     assert frames.analyze(data).schema["features"].metadata == {"tensorflowonspark.shape": [2]}
 
 
+def models_of_keys(data, directory):
+    def train(label, rows):
+        return build(), {"rows": len(rows["id"]), "sum": rows["features"].sum()}
+
+    for _ in range(2):
+        found = tfos.fit_each(data, "label", train, output=f"{directory}/each").orderBy("label").collect()
+        assert [row.metrics for row in found] == [{"rows": 100.0, "sum": 100.0}] * 2
+        assert all(row.model for row in found)
+
+
 def stages(data, directory):
     estimator = tfos.ml.KerasEstimator(build, epochs=EPOCHS, batchSize=20, numWorkers=2, seed=1)
     fitted = Pipeline(stages=[estimator]).fit(data)
@@ -206,6 +216,7 @@ if __name__ == "__main__":
         sys.exit()
     data = two_kinds(spark)
     verbs(data)
+    models_of_keys(data, directory)
     stages(data, directory)
     records(data, directory)
     functions_of_ones_own(spark, data)

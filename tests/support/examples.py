@@ -12,6 +12,7 @@ import tensorflowonspark
 WITH_SPARK = {
     "tensorflowonspark.driver.feed.feed_settings",
     "tensorflowonspark.frames.analysis",
+    "tensorflowonspark.frames.each",
     "tensorflowonspark.frames.maps",
     "tensorflowonspark.frames.reductions",
     "tensorflowonspark.ml.spark_adapt",

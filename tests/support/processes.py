@@ -38,10 +38,13 @@ def has_ended(process):
         return True
 
 
+_FORK_SERVERS = {"tensorflowonspark.supervisor.forkserver", "tensorflowonspark.frames.key_server"}
+
+
 def is_fork_server(process):
-    """Tell whether a process is a fork server, and not a node that was forked from one."""
+    """Tell whether a process is a fork server, and not a node, or the process of a key, that was forked from one."""
     try:
-        return "tensorflowonspark.supervisor.forkserver" in process.cmdline() and not process.name().startswith("tfos-")
+        return bool(_FORK_SERVERS & set(process.cmdline())) and not process.name().startswith("tfos-")
     except psutil.Error:
         return False
 
