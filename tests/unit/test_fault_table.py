@@ -91,6 +91,18 @@ FAULTS = [
         "cluster/failures/test_causes.py::test_a_node_fails_while_it_is_fed",
     ),
     (
+        "Spark task",
+        "the process of a key in `fit_each` ends, hangs or is killed",
+        "the key's row has the reason (after `timeout=`, if it hangs); the other keys go on",
+        "cluster/frames/test_each.py::test_keys_that_fail_are_rows_with_an_error_and_the_others_go_on",
+    ),
+    (
+        "Spark task",
+        "loses its executor in `fit_each`",
+        "Spark repeats it; with `output=` no key is trained again but the one that it trained",
+        "cluster/frames/test_each.py::test_an_executor_that_is_killed_in_the_midst_costs_the_keys_that_it_trained",
+    ),
+    (
         "supervisor",
         "SIGKILL",
         "its node ends with it: `NodeError` (`lost`)",

@@ -120,6 +120,8 @@ def fit_each(
     schema = pa.schema([(each.name, arrow_type(each.dataType)) for each in types])
     storage.use(settings := storage.hadoop_settings(data.sparkSession))
     if output is not None:
+        files, within = storage.file_system(output)
+        output = within if storage.is_local(files) else output  # a task has another working directory
         code = {"function": code_digest(function), "build": build and code_digest(build)}
         _check_output(output, {**code, "by": list(keys), "columns": data.schema.simpleString(), "seed": seed})
     count = 1 if build is None else _KEYS_OF_A_MODEL
