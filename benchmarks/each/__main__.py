@@ -27,7 +27,7 @@ TARGETS = [
     Target("time of `applyInPandas`, beside `fit_each(build=...)`", _ratio("build"), 2.0, "{:.2f} times"),
     Target(
         "models that a killed executor makes train again",
-        lambda results: max(each["calls"] for each in results["kills"]["killed"]) - results["keys"],
+        lambda results: max(each["calls"] for each in results["kills"]["killed"]) - results["kill_keys"],
         1,
         "{:.0f}",
         at_least=False,
@@ -55,7 +55,7 @@ def measure(options, log):
             ours.round({"keys": 4, "kill": False})
             turns = {name: ours.turn(keys=options.keys, kill=name == "killed") for name in _ENDS}
             found = take_turns(turns, options.rounds, f"{options.keys} keys", shown=_shown, warm_up=False)
-        yield {"kills": found, "keys": options.keys, "about_kills": circumstances(options, warm_up=False)}
+        yield {"kills": found, "kill_keys": options.keys, "about_kills": circumstances(options, warm_up=False)}
 
 
 def _shown(found):
@@ -64,8 +64,9 @@ def _shown(found):
 
 def report(results):
     """Return the sections of the page."""
-    sections, keys = targets(TARGETS, results), results["keys"]
+    sections = targets(TARGETS, results)
     if "rounds" in results:
+        keys = results["keys"]
         rows = [
             [
                 title,
@@ -86,7 +87,7 @@ def report(results):
             ]
             for name, title in _ENDS.items()
         ]
-        figures = table(["", f"{keys:,} networks", "calls of the function"], rows)
+        figures = table(["", f"{results['kill_keys']:,} networks", "calls of the function"], rows)
         sections["killed"] = f"{results['about_kills']}\n\n{figures}"
     return sections
 

@@ -16,7 +16,11 @@ from benchmarks.common.spark import BOTH_EXECUTORS, two_one_core_workers, two_sl
 from benchmarks.each import functions
 
 _ROWS = 64  # of a key
-_COLUMNS = ["int(id % {keys}) as store", "transform(sequence(1, 8), i -> float(rand(i))) as x", "float(id % 7) as y"]
+_COLUMNS = [
+    "int(id % {keys}) as store",
+    "transform(sequence(1, 8), i -> float(id * i % 11 / 11.0)) as x",
+    "float(id % 7) as y",
+]
 # Spark joins partitions of few bytes, and would train all keys in one task.
 _SETTINGS = {"spark_sql_adaptive_coalescePartitions_enabled": "false", "spark_sql_shuffle_partitions": 20}
 
