@@ -78,21 +78,26 @@ def killed():
                 calls.mkdir()
                 frame = _rows(spark, keys)
                 begun = time.perf_counter()
+                killed = []
                 if kill:
-                    Thread(target=_kill_an_executor, args=(output, keys // 2), daemon=True).start()
+                    Thread(target=_kill_an_executor, args=(output, keys // 2, killed), daemon=True).start()
                 fitted = tfos.fit_each(frame, "store", partial(functions.counted_model, str(calls)), output=str(output))
                 found = _summary(_collected(fitted), keys, begun)
+                assert len(killed) == kill
                 return {**found, "calls": len(list(calls.iterdir()))}
 
         serve_rounds(run_round)
 
 
-def _kill_an_executor(output, done):
+def _kill_an_executor(output, done, killed):
     while len(list(output.glob("*.parquet"))) < done:
         time.sleep(0.1)
-    own = psutil.Process().children(recursive=True)
-    # The workers are children of this process, and executors of theirs.
-    next(each for each in own if "CoarseGrainedExecutorBackend" in " ".join(each.cmdline())).kill()
+    own = {each.pid for each in psutil.Process().children(recursive=True)}  # also those of the workers
+    for each in psutil.process_iter(["cmdline"]):
+        if each.pid in own and "CoarseGrainedExecutorBackend" in " ".join(each.info["cmdline"] or []):
+            each.kill()
+            killed.append(each.pid)
+            return
 
 
 if __name__ == "__main__":
