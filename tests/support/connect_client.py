@@ -113,7 +113,10 @@ def clusters(spark, data, directory):
     """A cluster that is fed twice and answers inference, with its output in files; and one that is restarted."""
 
     def program(args, ctx):
-        rows = [sum(len(batch["id"]) for batch in feed.batches(16)) for feed, _ in zip(ctx.feeds(), "ab", strict=False)]
+        rows = [
+            sum(len(batch["id"]) for batch in feed.batches(16, features=["id"]))
+            for _, feed in zip("ab", ctx.feeds(), strict=False)
+        ]
         print("has read", rows)
         ctx.serve(lambda label: label + 1)
         return rows
