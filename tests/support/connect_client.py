@@ -114,10 +114,10 @@ def clusters(spark, data, directory):
 
     def program(args, ctx):
         rows = [
-            sum(len(batch["id"]) for batch in feed.batches(16, features=["id"]))
+            {row for batch in feed.batches(16, features=["id"]) for row in batch["id"].tolist()}
             for _, feed in zip("ab", ctx.feeds(), strict=False)
         ]
-        print("has read", rows)
+        print("has read", *map(len, rows))
         ctx.serve(lambda label: label + 1)
         return rows
 
@@ -128,7 +128,7 @@ def clusters(spark, data, directory):
         assert all(row.next == row.label + 1 for row in answers)
         assert cluster.metrics().state == "running"
         results = cluster.join()
-    assert [sum(rows) for rows in zip(*results.by_worker, strict=True)] == [200, 100]
+    assert [len(set.union(*rows)) for rows in zip(*results.by_worker, strict=True)] == [200, 100]
     assert "has read" in Path(directory, "logs", "worker-0.log").read_text()
 
     def once(args, ctx):
