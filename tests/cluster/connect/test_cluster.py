@@ -95,6 +95,7 @@ def test_a_failure_is_named_and_leaves_nothing(spark):
     wait_for(lambda: not our_processes(), 20)
 
 
+@pytest.mark.slow
 def test_the_end_of_the_drivers_task_is_named_and_ends_all(spark):
     def program(args, ctx):
         time.sleep(100)
@@ -112,6 +113,7 @@ def test_the_end_of_the_drivers_task_is_named_and_ends_all(spark):
     wait_for(lambda: not our_processes(), 60)
 
 
+@pytest.mark.slow
 def test_a_stream_is_one_feed_and_goes_on_where_it_was_stopped(spark, tmp_path):
     source, checkpoint = tmp_path / "source", str(tmp_path / "checkpoint")
     put(spark, source, 0, 55)
@@ -135,6 +137,7 @@ def test_a_stream_is_one_feed_and_goes_on_where_it_was_stopped(spark, tmp_path):
     assert all_ids(results, 2) == list(range(7))
 
 
+@pytest.mark.slow
 def test_more_nodes_than_slots_are_named(spark):
     with pytest.raises(tfos.StartError, match="did not come up within 5 s"):
         tfos.Cluster(spark, lambda: None, num_workers=4, start_timeout=5).start()
@@ -155,6 +158,7 @@ def test_what_can_not_be(spark, settings, reason):
         tfos.Cluster(spark, lambda: None, **settings).start()
 
 
+@pytest.mark.slow
 def test_three_workers_take_the_rows_of_one_process(spark):
     def program(args, ctx):
         return np.concatenate([batch["id"] for batch in ctx.batches(4, features=["id"])()]).tolist()

@@ -97,6 +97,7 @@ ERRORS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("one_model", [False, True])
 def test_keys_that_fail_are_rows_with_an_error_and_the_others_go_on(spark, one_model):
     def with_model(store, rows, model):
@@ -183,6 +184,7 @@ def key_of(row):
     return [bytes(each) if isinstance(each, bytearray) else each for each in row[:7]]
 
 
+@pytest.mark.slow
 def test_keys_of_several_columns_of_all_types(spark):
     names = ["s", "i", "b", "d", "n", "y", "odd name.t"]
     types = ["string", "int", "boolean", "date", "decimal(5,2)", "binary", "timestamp"]
@@ -202,6 +204,7 @@ def test_keys_of_several_columns_of_all_types(spark):
     assert sorted(row.metrics["nulls"] for row in found) == [0, 1, 3, 7]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("one_model", [False, True])
 def test_results_do_not_depend_on_where_and_after_which_others_a_key_is_trained(spark, one_model):
     options = {"function": go_on, "build": build} if one_model else {"function": train}
@@ -297,6 +300,7 @@ def forks():
     return [each.pid for each in psutil.process_iter(["name"]) if each.info["name"] == PROCESS]
 
 
+@pytest.mark.slow
 def test_memory_stays_level(spark):
     def of_store(store, rows, model=None):
         if model is not None:
@@ -315,6 +319,7 @@ def test_memory_stays_level(spark):
             assert metrics[-1][name] - metrics[15][name] < 10  # MiB; a model that is compiled anew leaves 3.6 each time
 
 
+@pytest.mark.slow
 def test_a_task_that_is_cancelled_ends_its_processes(spark):
     def for_ever(store, rows):
         time.sleep(600)
