@@ -14,6 +14,7 @@ from tensorflowonspark.ml.training_params import Backend
 from tensorflowonspark.ml.training_params import Precision
 from tensorflowonspark.ml.training_params import Strategy
 from tensorflowonspark.ml.training_params import TrainFn
+from tensorflowonspark.node.feed.row_windows import Window
 from tensorflowonspark.restart_policy import RestartPolicy
 from tensorflowonspark.settings import Dashboard
 from tensorflowonspark.settings import Logs
@@ -65,12 +66,13 @@ class FeatureKeywords(TypedDict, total=False):
     dtypes: Mapping[str, npt.DTypeLike] | None
     fill: Mapping[str, Any] | None
 
-class PackedKeywords(FeatureKeywords, total=False):
-    """Those of `tensorflowonspark.node.feed.selection.PackedOptions`."""
+class ComposedKeywords(FeatureKeywords, total=False):
+    """Those of `tensorflowonspark.node.feed.selection.ComposedOptions`."""
     pack: Mapping[str, int] | None
     too_long: str
+    window: Window | None
 
-class DatasetKeywords(PackedKeywords, total=False):
+class DatasetKeywords(ComposedKeywords, total=False):
     """Those of `tensorflowonspark.node.feed.selection.DatasetOptions`."""
     shuffle: bool
     seed: int

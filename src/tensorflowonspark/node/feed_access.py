@@ -20,7 +20,7 @@ from tensorflowonspark.node.feed.feeds import Feeds
 from tensorflowonspark.node.feed.files import FileReader
 from tensorflowonspark.node.feed.footers import Combine
 from tensorflowonspark.node.feed.observer import Observer
-from tensorflowonspark.node.feed.selection import DatasetOptions, PackedOptions
+from tensorflowonspark.node.feed.selection import ComposedOptions, DatasetOptions
 from tensorflowonspark.node.feed.source import Source
 from tensorflowonspark.node.file_access import FileAccess
 from tensorflowonspark.node.meter import TrainingMeter
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import tensorflow as tf
     from typing_extensions import Unpack
 
-    from tensorflowonspark.keywords import DatasetKeywords, PackedKeywords
+    from tensorflowonspark.keywords import ComposedKeywords, DatasetKeywords
 
 _NONE_HELD = "there are none: tfos.run(..., data=df) gives them (tfos run --data TABLE|PATH)"
 _NONE_FED = "the cluster was shut down without cluster.train(df): call it inside the with block"
@@ -198,8 +198,8 @@ class FeedAccess(FileAccess):
         """
         return self.feed().batches(batch_size, **options)
 
-    @takes(PackedOptions)
-    def validation_dataset(self, batch_size: int, **options: "Unpack[PackedKeywords]") -> "tf.data.Dataset":
+    @takes(ComposedOptions)
+    def validation_dataset(self, batch_size: int, **options: "Unpack[ComposedKeywords]") -> "tf.data.Dataset":
         """Return this worker's share of the current feed's validation rows, in their own order.
 
         Parameters
@@ -227,8 +227,8 @@ class FeedAccess(FileAccess):
         """
         return self.feed().validation_dataset(batch_size, **options)
 
-    @takes(PackedOptions)
-    def validation_batches(self, batch_size: int, **options: "Unpack[PackedKeywords]") -> Batches:
+    @takes(ComposedOptions)
+    def validation_batches(self, batch_size: int, **options: "Unpack[ComposedKeywords]") -> Batches:
         """Return batches of NumPy arrays of the current feed's validation rows, in their own order.
 
         Parameters

@@ -1,23 +1,14 @@
 """Packed rows: each value once, in bins that are not too long, with as many steps on all workers."""
 
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from threading import Barrier
-
 import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tensorflowonspark.driver.sharing.manifest import build_manifests
 from tensorflowonspark.errors import FeedError, SpecError
-from tensorflowonspark.feed_messages import PartHeader, PartId, Split
-from tensorflowonspark.messages import NodeEndpoint, NodeReady
 from tensorflowonspark.node.feed.bins import pack
-from tensorflowonspark.node.feed.cache import Cache
-from tensorflowonspark.node.feed.feed import Feed
-from tensorflowonspark.node.feed.share import Share
+from tests.support.workers_in_threads import feeds_of, on_all
 
 PLACES = 1000  # a value is its row's number times this, and its place
 
@@ -34,46 +25,6 @@ def batch_of(lengths, first=0):
             "w": pa.array([row + 1.0 for row in rows], pa.float32()),
         }
     )
-
-
-class Together:
-    """What workers combine, each in a thread of its own."""
-
-    def __init__(self, workers):
-        self._barrier = Barrier(workers)
-        self._values = [None] * workers
-
-    def of(self, worker) -> Callable[[str], Callable]:
-        def agree(value, merge):
-            self._values[worker] = value
-            self._barrier.wait(30)
-            return merge(self._values)
-
-        return lambda _call: agree
-
-
-def feeds_of(directory, *batches, **manifest):
-    """Return a feed for each worker, each with a partition of its own."""
-    numbers, together = range(len(batches)), Together(len(batches))
-    caches = [Cache(str(directory), number, lambda message: None) for number in numbers]
-    parts = [
-        cache.store(PartHeader(0, Split.TRAIN, PartId(number), 1), batch.schema, iter([batch]))
-        for number, (cache, batch) in enumerate(zip(caches, batches, strict=True))
-    ]
-    nodes = [NodeEndpoint(number, f"worker:{number}", "here", NodeReady("socket", 1)) for number in numbers]
-    manifests = build_manifests(parts, nodes, taker=None, **manifest)
-
-    def share(number):
-        described = manifests[number]
-        shard = caches[number].shard(0, Split.TRAIN, described.parts)
-        return Share(described, shard, list(numbers), number, lambda _: None, combine=together.of(number))
-
-    return [Feed(share(number)) for number in numbers]
-
-
-def on_all(feeds, function):
-    with ThreadPoolExecutor(len(feeds)) as workers:
-        return list(workers.map(function, feeds))
 
 
 OPTIONS = {"features": "tokens", "label": ["targets", "id"], "sample_weight": "w"}
@@ -246,5 +197,5 @@ def test_empty_arrays_and_a_global_order_are_named(tmp_path):
         empty.batches(2, features="tokens", pack={"tokens": 8})
     (tmp_path / "other").mkdir()
     (ordered,) = feeds_of(tmp_path / "other", batch_of([1, 2]), is_global=True)
-    with pytest.raises(FeedError, match="order='global' divides rows among the steps, not bins"):
+    with pytest.raises(FeedError, match="order='global' divides the rows that are fed among the steps"):
         ordered.batches(2, features="tokens", pack={"tokens": 8})

@@ -7,9 +7,7 @@ import numpy as np
 
 from tensorflowonspark.node.feed.order import Numbers
 
-_WINDOW = (
-    8192  # sequences that share bins: a bin has long and short ones, and each window ends with one that is not full
-)
+_WINDOW = 8192  # sequences that share bins: a bin has long and short ones, and the last one of a window is not full
 
 
 @dataclass(frozen=True)

@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from tensorflowonspark.declarations import takes
-from tensorflowonspark.errors import FeedError
+from tensorflowonspark.errors import FeedError, SpecError
 from tensorflowonspark.feed_messages import SplitManifest
 from tensorflowonspark.node.feed.batches import Batches
 from tensorflowonspark.node.feed.pace import Measure
 from tensorflowonspark.node.feed.packing import PackedSelection
 from tensorflowonspark.node.feed.passes import Passes
-from tensorflowonspark.node.feed.selection import DatasetOptions, FeatureOptions, PackedOptions, Selection
+from tensorflowonspark.node.feed.row_windows import WindowSelection
+from tensorflowonspark.node.feed.selection import ComposedOptions, DatasetOptions, FeatureOptions, Selection
 from tensorflowonspark.node.feed.share import Share
 from tensorflowonspark.run_manifest import Record
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     import tensorflow as tf
     from typing_extensions import Unpack
 
-    from tensorflowonspark.keywords import DatasetKeywords, PackedKeywords
+    from tensorflowonspark.keywords import ComposedKeywords, DatasetKeywords
 
 __all__ = ["Feed"]
 
@@ -189,8 +190,8 @@ class Feed:
         """
         return Batches(self._passes(batch_size, options), self._measure)
 
-    @takes(PackedOptions)
-    def validation_dataset(self, batch_size: int, **options: "Unpack[PackedKeywords]") -> "tf.data.Dataset":
+    @takes(ComposedOptions)
+    def validation_dataset(self, batch_size: int, **options: "Unpack[ComposedKeywords]") -> "tf.data.Dataset":
         """Return this worker's share of the validation rows, in their own order.
 
         Parameters
@@ -218,8 +219,8 @@ class Feed:
         """
         return self._validation().dataset(batch_size, **options, shuffle=False)
 
-    @takes(PackedOptions)
-    def validation_batches(self, batch_size: int, **options: "Unpack[PackedKeywords]") -> Batches:
+    @takes(ComposedOptions)
+    def validation_batches(self, batch_size: int, **options: "Unpack[ComposedKeywords]") -> Batches:
         """Return batches of NumPy arrays of this worker's share of the validation rows, in their own order.
 
         Parameters
@@ -293,8 +294,13 @@ class Feed:
     def _select(self, options: FeatureOptions) -> Selection:
         if not self._share.manifest.schema:
             raise FeedError("the data has no rows: there is nothing to train on")
-        if isinstance(options, PackedOptions) and options.pack is not None:
-            return PackedSelection(self._share.manifest, options)
+        if isinstance(options, ComposedOptions):
+            if options.pack is not None and options.window is not None:
+                raise SpecError("pack and window both say what a row is: give one of them")
+            if options.pack is not None:
+                return PackedSelection(self._share.manifest, options)
+            if options.window is not None:
+                return WindowSelection(self._share.manifest, options)
         return Selection(self._share.manifest, options)
 
     def _noted(self, partitions: Iterator[Iterator[pa.RecordBatch]]) -> Iterator[Iterator[pa.RecordBatch]]:

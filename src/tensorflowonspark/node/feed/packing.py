@@ -1,11 +1,7 @@
-"""Packed rows: bins of sequences as the rows of a pass, so that its plan, its order and its padding are as for others.
+"""Packed rows: bins of sequences."""
 
-The bins of a worker follow from its rows and the seed. They are the same in all epochs, in an order of each: so all
-epochs have as many steps, and a program that resumes at a step finds it again.
-"""
-
-from collections.abc import Generator, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from math import prod
 from numbers import Integral
 from typing import Any
@@ -18,31 +14,38 @@ from tensorflowonspark.columns.layout import is_list
 from tensorflowonspark.errors import FeedError, SpecError
 from tensorflowonspark.feed_messages import SplitManifest
 from tensorflowonspark.node.feed.bins import Bins, pack
-from tensorflowonspark.node.feed.order import Mask, Numbers, row_order
-from tensorflowonspark.node.feed.selection import Batch, PackedOptions, Selection
-from tensorflowonspark.node.feed.shard import Allocate, Reader, Segment, Shard
+from tensorflowonspark.node.feed.composed_rows import ComposedRows, ComposedSelection
+from tensorflowonspark.node.feed.order import Numbers, row_order
+from tensorflowonspark.node.feed.selection import Batch, ComposedOptions
+from tensorflowonspark.node.feed.shard import Allocate, Reader, Shard
 
 SEGMENTS, POSITIONS = "segment_ids", "positions"
 _TOO_LONG = ("error", "cut", "split")
 
 
-class PackedSelection(Selection):
+class PackedSelection(ComposedSelection):
     """The columns of packed rows: each value of a bin has its sequence's number in it (0 is padding), and its place.
 
     A column with one value for each row has it at each value of the row's sequence.
     """
 
-    def __init__(self, manifest: SplitManifest, options: PackedOptions) -> None:
+    none = "all arrays are empty"
+
+    def __init__(self, manifest: SplitManifest, options: ComposedOptions) -> None:
         self.packed, self.length = _checked(options.pack)
         self.too_long = options.too_long
         if self.too_long not in _TOO_LONG:
             raise SpecError(f"too_long={self.too_long!r}: expected one of {', '.join(map(repr, _TOO_LONG))}")
-        self.sources: dict[str, Kind] = {}  # of the rows
+        self.call = f"pack={options.pack}"
         shapes = {**dict.fromkeys(self.packed, (None,)), **(options.shapes or {})}
         super().__init__(manifest, replace(options, shapes=shapes))
         names = [self.features] if isinstance(self.features, str) else self.features
         self.features = [*names, SEGMENTS, POSITIONS]
         self.kinds.update(dict.fromkeys((SEGMENTS, POSITIONS), Kind(np.dtype(np.int32), (self.length,))))
+
+    def rows_of(self, source: Shard, seed: Sequence[int] | None) -> "PackedRows":
+        """Pack rows by an order of a seed; arrays of a row that differ in length are a `FeedError`."""
+        return PackedRows(source, self, seed)
 
     def _check_names(self, used: Any) -> None:
         for name in self.packed:
@@ -107,17 +110,11 @@ def _checked(wanted: Any) -> tuple[list[str], int]:
     return list(wanted), int(lengths[0])
 
 
-@dataclass(frozen=True)
-class PackedRows:
-    """The bins of one worker's rows, as rows."""
+class PackedRows(ComposedRows):
+    """The bins of one worker's rows."""
 
-    source: Shard
-    bins: Bins
-    left: Mask | None = None
-
-    @classmethod
-    def of(cls, source: Shard, selection: PackedSelection, seed: Sequence[int] | None) -> "PackedRows":
-        """Pack rows by an order of a seed; arrays of a row that differ in length are a `FeedError`."""
+    def __init__(self, source: Shard, selection: PackedSelection, seed: Sequence[int] | None) -> None:
+        super().__init__(source)
         first, *others = (_lengths(source, name) for name in selection.packed)
         for name, lengths in zip(selection.packed[1:], others, strict=True):
             if (wrong := np.flatnonzero(lengths != first)).size:
@@ -127,37 +124,16 @@ class PackedRows:
                     f"{selection.packed[0]!r} and {lengths[row]} in {name!r}: they must be as many"
                 )
         order = row_order(source.rows, seed)[:].astype(np.int64)
-        return cls(source, pack(first, selection.length, order, splits=selection.too_long == "split"))
+        self._bins = pack(first, selection.length, order, splits=selection.too_long == "split")
 
     @property
     def rows(self) -> int:
         """Number of bins."""
-        return len(self.bins)
+        return len(self._bins)
 
-    def bytes_per_row(self, names: Iterable[str]) -> float:
-        """Return the mean size of a bin's values as they are stored, in bytes."""
-        stored = self.source.bytes_per_row(set(names) - {SEGMENTS, POSITIONS})
-        return stored * self.source.rows / max(1, self.rows)
-
-    def window_rows(self, batch_rows: int) -> int:  # noqa: ARG002 - as of a `Shard`
-        """Return 0: an epoch's order is one of all bins."""
-        return 0
-
-    def only(self, left: Mask) -> "PackedRows":
-        """Return those bins that are left to take in an epoch."""
-        return replace(self, left=left)
-
-    def segments(
-        self,
-        selection: Selection,
-        seed: Sequence[int] | None,
-        batch_rows: int,  # noqa: ARG002 - as of a `Shard`
-        first_row: int,  # noqa: ARG002
-    ) -> Generator[Segment, None, None]:
-        """Yield the bins of one epoch as one segment."""
-        assert isinstance(selection, PackedSelection)
-        reader = _PackedReader(self.source.reader(selection.sources), self.bins, selection)
-        yield Segment(0, reader, row_order(self.rows, seed, left=self.left))
+    def reader(self, selection: PackedSelection) -> Reader:
+        """Return what gathers bins."""
+        return _PackedReader(self._source.reader(selection.sources), self._bins, selection)
 
 
 def _lengths(source: Shard, name: str) -> Numbers:

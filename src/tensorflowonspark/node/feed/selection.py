@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +12,9 @@ import pyarrow as pa
 from tensorflowonspark.columns import Array, Kind, Ragged, kind_of, merge
 from tensorflowonspark.errors import FeedError, SpecError, did_you_mean
 from tensorflowonspark.feed_messages import SplitManifest
+
+if TYPE_CHECKING:
+    from tensorflowonspark.node.feed.row_windows import Window
 
 WEIGHT = "sample_weight"  # Keras's name
 _BY_COLUMN = ("shapes", "dtypes", "fill")
@@ -56,8 +59,8 @@ class FeatureOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PackedOptions(FeatureOptions):
-    """The columns that a program takes, and how sequences are packed. After a change run ``make keywords``.
+class ComposedOptions(FeatureOptions):
+    """The columns that a program takes, and of what its rows are made. After a change run ``make keywords``.
 
     Parameters
     ----------
@@ -71,14 +74,20 @@ class PackedOptions(FeatureOptions):
     too_long : {"error", "cut", "split"}
         With `pack`, the treatment of a sequence that is longer: an error that names it, what exceeds the length is left
         out, or the rest becomes a sequence of its own.
+    window : Window, optional
+        Windows over the rows of each key, in the order of a column: a row of a batch then has the features of the rows
+        of a window, and the labels of those that follow it, each as an array with them in the first dimension. Its
+        weight is that of the window's last row. `batch_size` counts windows. Each key must have its rows on one worker,
+        as by ``cluster.train(df.repartition("store"), rebalance=False)``. For rows that are kept (the default cache).
     """
 
     pack: Mapping[str, int] | None = None
     too_long: str = "error"
+    window: "Window | None" = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class DatasetOptions(PackedOptions):
+class DatasetOptions(ComposedOptions):
     """What a program asks of its passes over the rows: the columns and the order. After a change run ``make keywords``.
 
     Parameters

@@ -6,9 +6,9 @@ from numbers import Integral
 from weakref import WeakSet
 
 from tensorflowonspark.errors import FeedError, SpecError
+from tensorflowonspark.node.feed.composed_rows import ComposedSelection
 from tensorflowonspark.node.feed.cursor import EpochCursor
 from tensorflowonspark.node.feed.footers import Combine
-from tensorflowonspark.node.feed.packing import PackedRows, PackedSelection
 from tensorflowonspark.node.feed.passes import Passes
 from tensorflowonspark.node.feed.plan import shares_of
 from tensorflowonspark.node.feed.selection import Selection
@@ -69,31 +69,34 @@ class Share(ShareRows):
             raise SpecError(f"first_step={first_step!r}: expected the number of steps taken before")
         if first_step and not self.is_kept:
             raise FeedError("first_step is for cached rows: the rows before it of a stream are gone")
-        share = self._packed(selection, seed) if isinstance(selection, PackedSelection) else self
+        share = self._composed(selection, seed) if isinstance(selection, ComposedSelection) else self
         order = step_order(share, share.shares(batch_size), seed)
         made = Passes(share, selection, order, int(first_step), on_epoch_end, on_begin=self._note_begun)
         self.latest = made.cursor
         self._created.add(made.cursor)
         return made
 
-    def _packed(self, selection: PackedSelection, seed: int | None) -> ShareRows:
-        """Return the bins of all workers as rows; they need all rows, and agree on the numbers of bins."""
-        call = f"pack={dict.fromkeys(selection.packed, selection.length)}"
+    def _composed(self, selection: ComposedSelection, seed: int | None) -> ShareRows:
+        """Return the composed rows of all workers; they need all rows, and agree on the numbers of those."""
+        call = selection.call
         if not isinstance(self.rows, Shard):
             raise FeedError(f"{call} needs all rows before the first step: keep them (cache='disk', start='all_rows')")
         if self.is_global:
-            raise FeedError(f"{call}: order='global' divides rows among the steps, not bins: leave out order")
-        rows = PackedRows.of(self.rows, selection, order_seed(seed, 0, self.index))
+            raise FeedError(f"{call}: order='global' divides the rows that are fed among the steps: leave out order")
+        rows = selection.rows_of(self.rows, order_seed(seed, 0, self.index))
         combine = self.combine(call) if len(self.numbers) > 1 else None
-        counts = [rows.rows] if combine is None else combine(rows.rows, list)
-        if len(counts) != len(self.numbers):
+        own = rows.rows, rows.facts
+        found = [own] if combine is None else combine(own, list)
+        if len(found) != len(self.numbers):
             raise FeedError(f"{call}: these workers do not train together, and have other numbers of steps")
+        counts, facts = zip(*found, strict=True)
+        selection.check_workers(facts, self.index)
         if not any(counts):
-            raise FeedError(f"{call}: all arrays are empty")
+            raise FeedError(f"{call}: {selection.none}")
         manifest = replace(self.manifest, rows=dict(zip(self.numbers, counts, strict=True)), layout=None)
-        found = ShareRows(manifest, rows, self.numbers, self.number, self.report, self.taken_before, self.observer)
-        found.is_training = self.is_training
-        return found
+        made = ShareRows(manifest, rows, self.numbers, self.number, self.report, self.taken_before, self.observer)
+        made.is_training = self.is_training
+        return made
 
     def independent_passes(self, selection: Selection, batch_rows: int, seed: int | None) -> Passes:
         """Return the passes of a worker whose steps depend on no other's."""

@@ -1,0 +1,81 @@
+"""Rows that are made of a worker's rows, so that their plan, order and padding are as for others.
+
+They follow from the rows and the seed alone, and are the same in all epochs, in an order of each: so all epochs have as
+many steps, and a program that resumes at a step finds it again.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Generator, Iterable, Sequence
+from typing import Any
+
+from typing_extensions import Self
+
+from tensorflowonspark.columns import Kind
+from tensorflowonspark.feed_messages import SplitManifest
+from tensorflowonspark.node.feed.order import Mask, row_order
+from tensorflowonspark.node.feed.selection import ComposedOptions, Selection
+from tensorflowonspark.node.feed.shard import Reader, Segment, Shard
+
+
+class ComposedSelection(Selection, ABC):
+    """The columns of composed rows; for messages `call` is what the program asks for, and `none` why there are none."""
+
+    call: str
+    none: str
+    sources: dict[str, Kind]  # of the rows
+
+    def __init__(self, manifest: SplitManifest, options: ComposedOptions) -> None:
+        self.sources = {}
+        super().__init__(manifest, options)
+
+    @abstractmethod
+    def rows_of(self, source: Shard, seed: Sequence[int] | None) -> "ComposedRows":
+        """Return the composed rows of a worker; rows of which none can be made are a `FeedError`."""
+
+    def check_workers(self, facts: Sequence[Any], index: int) -> None:
+        """Raise `FeedError` if the facts of all workers (`ComposedRows`) do not go together; this is number `index`."""
+
+
+class ComposedRows(ABC):
+    """One worker's composed rows; each kind returns its own reader of them."""
+
+    facts: Any = None  # what the other workers must know of these rows
+    _left: Mask | None = None
+
+    def __init__(self, source: Shard) -> None:
+        self._source = source
+
+    @property
+    @abstractmethod
+    def rows(self) -> int:
+        """How many there are."""
+
+    @abstractmethod
+    def reader(self, selection: Any) -> Reader:
+        """Return what gathers them."""
+
+    def bytes_per_row(self, names: Iterable[str]) -> float:
+        """Return the mean size of a row's values as they are stored, in bytes."""
+        batches = self._source.batches
+        stored = self._source.bytes_per_row(name for name in names if batches and name in batches[0].schema.names)
+        return stored * self._source.rows / max(1, self.rows)
+
+    def window_rows(self, batch_rows: int) -> int:  # noqa: ARG002 - as of a `Shard`
+        """Return 0: an epoch's order is one of all rows."""
+        return 0
+
+    def only(self, left: Mask) -> Self:
+        """Return those that are left to take in an epoch."""
+        found = type(self).__new__(type(self))
+        found.__dict__.update(self.__dict__, _left=left)
+        return found
+
+    def segments(
+        self,
+        selection: Selection,
+        seed: Sequence[int] | None,
+        batch_rows: int,  # noqa: ARG002 - as of a `Shard`
+        first_row: int,  # noqa: ARG002
+    ) -> Generator[Segment, None, None]:
+        """Yield the rows of one epoch as one segment."""
+        yield Segment(0, self.reader(selection), row_order(self.rows, seed, left=self._left))
