@@ -9,7 +9,7 @@ import pytest
 
 import tensorflowonspark as tfos
 from tensorflowonspark.driver.feed.job import FeedRequest
-from tensorflowonspark.driver.feed.structured_streaming import StreamingFeed
+from tensorflowonspark.driver.feed.structured_streaming import MicroBatches, StreamingFeed
 from tensorflowonspark.errors import FailureKind
 from tensorflowonspark.feed_messages import CacheConfig
 from tensorflowonspark.messages import Failed, Returned
@@ -44,7 +44,7 @@ def test_who_waits_for_the_end_of_a_stream_returns_when_another_feed_may_follow(
         closed.wait(10)
 
     session = SimpleNamespace(is_over=False, end=lambda: None)
-    feed = StreamingFeed(Query(), session, None, {}, close)
+    feed = StreamingFeed(Query(), MicroBatches(session, close), None, {})
     assert closing.wait(10)
     assert not feed.wait(timeout=0.3)
     closed.set()
