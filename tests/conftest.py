@@ -35,6 +35,7 @@ for _number, _handler in _DEFAULT.items():
     if signal.getsignal(_number) == signal.SIG_IGN:
         signal.signal(_number, _handler)
 
+_OF_CONNECT = ("SPARK_CONNECT_MODE_ENABLED", "SPARK_REMOTE")  # set by the builder of a remote session
 MASTERS = ["local", "local-cluster", "standalone"]
 S3_KEYS = {"fs.s3a.access.key": "one", "fs.s3a.secret.key": "two", "fs.s3a.path.style.access": "true"}
 
@@ -86,6 +87,8 @@ def spark(request):
         if request.param == "connect":
             address = stack.enter_context(connect_server(scratch))
             session = SparkSession.builder.remote(address).getOrCreate()
+            for name in _OF_CONNECT:  # which every process that a test starts would inherit
+                os.environ.pop(name, None)
             yield session
             session.stop()
             return
@@ -117,6 +120,13 @@ def spark(request):
         session.stop()
         servers = ended(fork_servers)
         assert not servers, f"these outlive their application: {servers}"
+
+
+@pytest.fixture(autouse=True)
+def _spark_connect(request, monkeypatch):
+    """Have PySpark's functions be those of Spark Connect in tests of a session of it, and in no other."""
+    if getattr(request.node, "callspec", None) and request.node.callspec.params.get("spark") == "connect":
+        monkeypatch.setenv(_OF_CONNECT[0], "1")
 
 
 def _needs(problem):

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from tensorflowonspark.node.context import Context as Context
     from tensorflowonspark.node.context import context as context
     from tensorflowonspark.node.feed.feed import Feed as Feed
-    from tensorflowonspark.node.feed.row_windows import Window as Window
+    from tensorflowonspark.node.feed.row_window import Window as Window
     from tensorflowonspark.node.ps.coordinator import CoordinatedFeed as CoordinatedFeed
     from tensorflowonspark.node.save_points import Preemption as Preemption
     from tensorflowonspark.restart_policy import RestartPolicy as RestartPolicy
@@ -72,7 +72,7 @@ _MODULES = {
     "driver.feed.structured_streaming": ("StreamingFeed",),
     "node.ps.coordinator": ("CoordinatedFeed",),
     "node.feed.feed": ("Feed",),
-    "node.feed.row_windows": ("Window",),
+    "node.feed.row_window": ("Window",),
     "errors": (
         "CheckpointError",
         "ClusterError",

@@ -14,7 +14,7 @@ from tensorflowonspark.ml.training_params import Backend
 from tensorflowonspark.ml.training_params import Precision
 from tensorflowonspark.ml.training_params import Strategy
 from tensorflowonspark.ml.training_params import TrainFn
-from tensorflowonspark.node.feed.row_windows import Window
+from tensorflowonspark.node.feed.row_window import Window
 from tensorflowonspark.restart_policy import RestartPolicy
 from tensorflowonspark.settings import Dashboard
 from tensorflowonspark.settings import Logs

@@ -159,13 +159,6 @@ def test_what_can_not_be(spark, settings, reason):
 
 
 @pytest.mark.slow
-def test_a_cluster_is_in_no_function_of_spark(spark):
-    cluster = tfos.Cluster(spark, lambda: None)
-    rows = spark.readStream.format("rate").load()
-    with pytest.raises(Exception, match=r"feed a stream with cluster\.train_stream"):
-        rows.writeStream.foreachBatch(lambda frame, number: cluster.train(frame)).start()
-
-
 def test_three_workers_take_the_rows_of_one_process(spark):
     def program(args, ctx):
         return np.concatenate([batch["id"] for batch in ctx.batches(4, features=["id"])()]).tolist()

@@ -277,7 +277,7 @@ def test_a_node_that_is_stopped_while_it_is_fed():
     stopped = []
 
     def stop():
-        wait_for(lambda: cluster._attempt._job)
+        wait_for(lambda: cluster._attempt.job)
         time.sleep(0.5)
         stopped.append(node_of(cluster, 0).send_signal(signal.SIGSTOP))
 

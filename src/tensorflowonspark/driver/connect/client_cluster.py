@@ -68,12 +68,6 @@ class ConnectCluster(Cluster):
         self._last: dict[str, Any] = {}  # what is to be seen of the cluster, once it has ended
         self._last_report = ""
 
-    def __reduce__(self) -> Any:
-        raise SpecError(
-            "over Spark Connect a Cluster stays in the client, and foreachBatch runs on the server: feed a stream with "
-            "cluster.train_stream"
-        )
-
     # ---- calls
 
     @property

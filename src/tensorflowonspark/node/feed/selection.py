@@ -14,7 +14,7 @@ from tensorflowonspark.errors import FeedError, SpecError, did_you_mean
 from tensorflowonspark.feed_messages import SplitManifest
 
 if TYPE_CHECKING:
-    from tensorflowonspark.node.feed.row_windows import Window
+    from tensorflowonspark.node.feed.row_window import Window
 
 WEIGHT = "sample_weight"  # Keras's name
 _BY_COLUMN = ("shapes", "dtypes", "fill")
