@@ -156,14 +156,18 @@ def scripts(spark, directory):
         tfos.run_script(spark, path, nodes=tfos.Nodes(breakpoints=True))
 
 
-def wait(spark, directory):
+def wait(spark, directory, how):
     """Run something long, which the test breaks off."""
 
     def long(args, ctx):
         Path(args).touch()
         time.sleep(100)
 
-    tfos.run(spark, long, f"{directory}/begun", num_workers=2)
+    if how == "run":
+        tfos.run(spark, long, f"{directory}/begun", num_workers=2)
+    else:
+        with tfos.Cluster(spark, long, f"{directory}/begun", num_workers=2) as cluster:
+            cluster.join()
 
 
 def settings_of_file_systems(spark):
@@ -214,8 +218,8 @@ def refusals(spark):
 if __name__ == "__main__":
     _, address, directory, *rest = sys.argv
     spark = SparkSession.builder.remote(address).getOrCreate() if rest else standard_session(address)
-    if rest == ["wait"]:
-        wait(spark, directory)
+    if rest[:1] == ["wait"]:
+        wait(spark, directory, rest[1])
     if rest == ["settings"]:
         settings_of_file_systems(spark)
         sys.exit()

@@ -12,6 +12,10 @@ session = (
     .config("spark.local.dir", sys.argv[2])
     .config("spark.hadoop.fs.s3a.endpoint", "set-by-the-server")
     .config("spark.hadoop.fs.s3a.session.token", "not to be had")
+    # By which Spark ends what a client does that has vanished: by default these are 2 min, 5 min and 30 s.
+    .config("spark.connect.execute.reattachable.senderMaxStreamDuration", "10s")
+    .config("spark.connect.execute.manager.detachedTimeout", "10s")
+    .config("spark.connect.execute.manager.maintenanceInterval", "2s")
     .config("spark.ui.enabled", "false")
     .config("spark.sql.shuffle.partitions", "2")
     .getOrCreate()

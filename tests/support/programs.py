@@ -52,6 +52,53 @@ def killer(ctx, victim, began):
     return Kill()
 
 
+def killer_at_step(ctx, step, victim):
+    """Return a callback that kills a worker after a step of the first attempt, counted over all epochs."""
+    import keras
+
+    class Kill(keras.callbacks.Callback):
+        steps = 0
+
+        def on_train_batch_end(self, batch, logs=None):
+            self.steps += 1
+            if self.steps == step and ctx.index == victim and not ctx.attempt:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    return Kill()
+
+
+def count_rows(directory, ctx):
+    """Count each of 100 rows in 25 steps of ten, be killed after a checkpoint, and go on; return the counts."""
+    import tensorflow as tf
+
+    seen = tf.Variable(tf.zeros(100, tf.int64))
+    state = tf.train.Checkpoint(seen=seen)
+    checkpoint = ctx.checkpoint(directory)
+    step = checkpoint.restore(state)
+    rows = ctx.dataset(10, first_step=step)
+    while step < 25:
+        for batch in rows:
+            seen.assign_add(tf.math.bincount(batch["id"], minlength=100, maxlength=100, dtype=tf.int64))
+            step += 1
+            if step == 13:
+                checkpoint.save(state, step)
+            if step == 15 and ctx.attempt == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            if step == 25:
+                break
+    return seen.numpy().tolist()
+
+
+def put(spark, directory, start, stop):
+    """Add a file with these ids; it appears at once, as streams need it."""
+    spark.range(start, stop).coalesce(1).write.mode("append").parquet(str(directory))
+
+
+def stream_of(spark, directory):
+    """Return the files of a directory as a stream, one in a micro-batch."""
+    return spark.readStream.schema("id long").option("maxFilesPerTrigger", 1).parquet(str(directory))
+
+
 def fit(args, ctx):
     """Fit the small model; return all that the tests compare between the workers."""
     import keras

@@ -20,7 +20,7 @@ from tensorflowonspark.driver.dashboard.page import check_report_path
 from tensorflowonspark.driver.feed.feed_settings import FeedSettings, feed_request
 from tensorflowonspark.driver.feed.inference import infer, wait_until_served
 from tensorflowonspark.driver.feed.job import FeedRequest, check_frame
-from tensorflowonspark.driver.feed.structured_streaming import Batches, MicroBatches, StreamingFeed
+from tensorflowonspark.driver.feed.structured_streaming import MicroBatches, StreamedBatches, StreamingFeed
 from tensorflowonspark.driver.imports import expect_imports
 from tensorflowonspark.driver.nodes import Node
 from tensorflowonspark.driver.program import (
@@ -118,9 +118,12 @@ class Cluster(ClusterView):
             check_report_path(config.report, "report")
         own_nodes = config.spec.num_ps if config.ps_on_driver else 0
         name = program_name(function)
-        backend = SparkBackend(spark, own_nodes, config.gpus_per_node, name)
+        backend = self._backend_of(spark, own_nodes, config.gpus_per_node, name)
         config = replace(config, manifest=run_facts(function, settings, spark))
         self._set_up(backend, config, name, spark, args)
+
+    def _backend_of(self, spark: "SparkSession", own_nodes: int, gpus_per_node: int | None, name: str) -> Backend:
+        return SparkBackend(spark, own_nodes, gpus_per_node, name)
 
     def _set_up(
         self, backend: Backend, config: ClusterConfig, name: str, spark: "SparkSession | None" = None, args: Any = None
@@ -479,7 +482,7 @@ class Cluster(ClusterView):
             self._drop_stream()
             raise
 
-    def _open_stream(self, request: FeedRequest) -> Batches:
+    def _open_stream(self, request: FeedRequest) -> StreamedBatches:
         return MicroBatches(self._run.open_stream(request), self._run.close_stream)
 
     def _drop_stream(self) -> None:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from tensorflowonspark.config import ClusterConfig
 from tensorflowonspark.declarations import takes
 from tensorflowonspark.driver.connect.client_cluster import Cluster
-from tensorflowonspark.driver.connect.held_run import check_settings, run_remotely
+from tensorflowonspark.driver.connect.held_run import run_remotely
+from tensorflowonspark.driver.connect.refused_settings import check_settings
 from tensorflowonspark.driver.feed.feed_settings import Data, feed_request
 from tensorflowonspark.driver.feed.job import FeedRequest
 from tensorflowonspark.driver.program import Program, configure

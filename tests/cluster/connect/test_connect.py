@@ -50,10 +50,13 @@ def test_settings_of_file_systems(address, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_client_that_is_interrupted_leaves_nothing(address, tmp_path):
-    process = client(address, tmp_path, "wait")
+@pytest.mark.parametrize(
+    ("how", "number"), [("run", signal.SIGINT), ("cluster", signal.SIGINT), ("cluster", signal.SIGKILL)]
+)
+def test_a_client_that_is_interrupted_or_vanishes_leaves_nothing(address, tmp_path, how, number):
+    process = client(address, tmp_path, "wait", how)
     wait_for((tmp_path / "begun").exists, 60)
     assert our_processes()
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     process.wait(30)
-    wait_for(lambda: not our_processes(), 20)
+    wait_for(lambda: not our_processes(), 45 if number == signal.SIGKILL else 20)

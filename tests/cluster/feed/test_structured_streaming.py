@@ -7,18 +7,9 @@ import pytest
 from pyspark.sql import functions as f
 
 import tensorflowonspark as tfos
-from tests.support.programs import all_ids, read
+from tests.support.programs import all_ids, put, read, stream_of
 
 pytestmark = pytest.mark.masters("local")
-
-
-def put(spark, directory, start, stop):
-    """Add a file with these ids; it appears at once, as streams need it."""
-    spark.range(start, stop).coalesce(1).write.mode("append").parquet(str(directory))
-
-
-def stream_of(spark, directory):
-    return spark.readStream.schema("id long").option("maxFilesPerTrigger", 1).parquet(str(directory))
 
 
 def wait_for_rows(feed, rows):

@@ -13,6 +13,7 @@ from pyspark.sql import functions as f
 
 import tensorflowonspark as tfos
 from tensorflowonspark.restart_policy import RestartPolicy
+from tests.support.programs import count_rows
 
 local = pytest.mark.masters("local")
 
@@ -133,27 +134,7 @@ def test_a_later_run_trains_what_is_left_of_each_feed(spark, tmp_path):
 @pytest.mark.smoke
 @local
 def test_a_loop_goes_on_with_the_step_that_comes_next(spark, tmp_path):
-    def program(directory, ctx):
-        import tensorflow as tf
-
-        seen = tf.Variable(tf.zeros(100, tf.int64))
-        state = tf.train.Checkpoint(seen=seen)
-        checkpoint = ctx.checkpoint(directory)
-        step = checkpoint.restore(state)
-        rows = ctx.dataset(10, first_step=step)
-        while step < 25:
-            for batch in rows:
-                seen.assign_add(tf.math.bincount(batch["id"], minlength=100, maxlength=100, dtype=tf.int64))
-                step += 1
-                if step == 13:
-                    checkpoint.save(state, step)
-                if step == 15 and ctx.attempt == 0:
-                    os.kill(os.getpid(), signal.SIGKILL)
-                if step == 25:
-                    break
-        return seen.numpy().tolist()
-
-    counts = tfos.run(spark, program, str(tmp_path), data=spark.range(100), restarts=1)["worker:0"]
+    counts = tfos.run(spark, count_rows, str(tmp_path), data=spark.range(100), restarts=1)["worker:0"]
     assert sum(counts) == 250
     assert set(counts) == {2, 3}  # two epochs and a half: each row twice, and half of them once more
 

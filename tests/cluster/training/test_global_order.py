@@ -1,7 +1,5 @@
 """Feeds with ``order="global"``: a step has the same rows on any number of workers, and the weights are the same."""
 
-import os
-import signal
 from contextlib import nullcontext
 
 import numpy as np
@@ -9,6 +7,7 @@ import pytest
 from pyspark.sql import functions as f
 
 import tensorflowonspark as tfos
+from tests.support.programs import killer_at_step
 
 pytestmark = [pytest.mark.masters("local"), pytest.mark.timeout(300)]
 ROWS, EPOCHS, BATCH = 230, 2, 20
@@ -18,14 +17,6 @@ def train(args, ctx):
     """Train a network; return its losses and weights."""
     import keras
 
-    class Killer(keras.callbacks.Callback):
-        steps = 0
-
-        def on_train_batch_end(self, batch, logs=None):
-            self.steps += 1
-            if self.steps == args["dies"] and ctx.index == ctx.num_workers - 1:
-                os.kill(os.getpid(), signal.SIGKILL)
-
     keras.utils.set_random_seed(7)
     with nullcontext() if args["on_jax"] else ctx.strategy().scope():
         layers = [keras.Input((2,)), keras.layers.Dense(8, "tanh"), keras.layers.Dense(1)]
@@ -33,7 +24,8 @@ def train(args, ctx):
         model.compile(keras.optimizers.Adam(0.02), "mse", jit_compile=False)
     feed = ctx.read_parquet(args["files"], order="global") if args["files"] else ctx.feed()
     dataset = feed.dataset(BATCH, features="features", label="label", shuffle=args["shuffle"])
-    callbacks = [ctx.checkpoint(args["directory"]).callback(every=3), Killer()] if args["directory"] else []
+    kill = killer_at_step(ctx, args["dies"], victim=ctx.num_workers - 1)
+    callbacks = [ctx.checkpoint(args["directory"]).callback(every=3), kill] if args["directory"] else []
     history = model.fit(dataset, epochs=EPOCHS, verbose=0, callbacks=callbacks)
     return history.history["loss"], model.get_weights()
 

@@ -1,7 +1,5 @@
 """Sequences in packed rows on real nodes: the weights are those of one process with the same rows in each step."""
 
-import os
-import signal
 from contextlib import nullcontext
 
 import numpy as np
@@ -9,6 +7,7 @@ import pytest
 from pyspark.sql import functions as f
 
 import tensorflowonspark as tfos
+from tests.support.programs import killer_at_step
 
 pytestmark = [pytest.mark.masters("local"), pytest.mark.timeout(300)]
 LENGTH, WORDS, BATCH, EPOCHS, RATE = 16, 5, 6, 2, 0.7
@@ -25,14 +24,6 @@ def train(args, ctx):
     """Train a table of logits by word; return its batches, the weights and what they are on the rows to validate on."""
     import keras
 
-    class Killer(keras.callbacks.Callback):
-        steps = 0
-
-        def on_train_batch_end(self, batch, logs=None):
-            self.steps += 1
-            if self.steps == args["dies"] and ctx.index and not ctx.attempt:
-                os.kill(os.getpid(), signal.SIGKILL)
-
     with nullcontext() if args["on_jax"] else ctx.strategy().scope():
         names = ("tokens", "segment_ids", "positions")
         inputs = {name: keras.Input((LENGTH,), dtype="int32", name=name) for name in names}
@@ -41,7 +32,7 @@ def train(args, ctx):
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         model.compile(keras.optimizers.SGD(RATE), loss, jit_compile=False)
     checkpoint = ctx.checkpoint(args["directory"]) if args["directory"] else None
-    callbacks = [checkpoint.callback(every=3), Killer()] if checkpoint else []
+    callbacks = [checkpoint.callback(every=3), killer_at_step(ctx, args["dies"], victim=1)] if checkpoint else []
     epochs = ctx.batches(BATCH, **PACKED, seed=3)
     batches = [batch for _ in range(0 if checkpoint else EPOCHS) for batch in epochs]
     validation = ctx.validation_dataset(BATCH, **PACKED)

@@ -1,7 +1,5 @@
 """Windows of ordered rows on real nodes: the weights are those of one process with the same windows in each step."""
 
-import os
-import signal
 from contextlib import nullcontext
 from datetime import timedelta
 
@@ -10,6 +8,7 @@ import pytest
 from pyspark.sql import functions as f
 
 import tensorflowonspark as tfos
+from tests.support.programs import killer_at_step
 
 pytestmark = [pytest.mark.masters("local"), pytest.mark.timeout(300)]
 LENGTH, HORIZON, BATCH, EPOCHS, RATE = 4, 2, 8, 2, 0.05
@@ -21,14 +20,6 @@ def train(args, ctx):
     """Train a linear model on windows; return its batches and its weights."""
     import keras
 
-    class Killer(keras.callbacks.Callback):
-        steps = 0
-
-        def on_train_batch_end(self, batch, logs=None):
-            self.steps += 1
-            if self.steps == args["dies"] and ctx.index and not ctx.attempt:
-                os.kill(os.getpid(), signal.SIGKILL)
-
     window = tfos.Window("store", "day", length=LENGTH, horizon=HORIZON, gap=timedelta(days=1))
     given = {"features": "sales", "label": "sales", "window": window, "seed": 3}
     with nullcontext() if args["on_jax"] else ctx.strategy().scope():
@@ -36,7 +27,7 @@ def train(args, ctx):
         model = keras.Sequential([keras.Input((LENGTH,)), layer])
         model.compile(keras.optimizers.SGD(RATE), "mse", jit_compile=False)
     checkpoint = ctx.checkpoint(args["directory"]) if args["directory"] else None
-    callbacks = [checkpoint.callback(every=3), Killer()] if checkpoint else []
+    callbacks = [checkpoint.callback(every=3), killer_at_step(ctx, args["dies"], victim=1)] if checkpoint else []
     epochs = ctx.batches(BATCH, **given)
     batches = [batch for _ in range(0 if checkpoint else EPOCHS) for batch in epochs]
     model.fit(ctx.dataset(BATCH, **given), epochs=EPOCHS, verbose=0, callbacks=callbacks)

@@ -11,7 +11,7 @@ import pytest
 
 from tensorflowonspark import transport
 from tensorflowonspark.driver.connect import remote_calls
-from tensorflowonspark.driver.connect.driver_task import _Calls, _ClientBackend, _Lines
+from tensorflowonspark.driver.connect.driver_task import _CallServer, _ClientBackend, _Lines
 from tensorflowonspark.driver.connect.remote_calls import DriverLost, Output, RemoteDriver, RemoteFrame, Request
 
 
@@ -60,7 +60,7 @@ def driver(monkeypatch):
 
     def serve(make):
         lines = _Lines()
-        calls = _Calls(lines)
+        calls = _CallServer(lines)
         credentials = transport.new_credentials()
         server = transport.Server(("127.0.0.1", 0), credentials, on_channel=calls.serve)
         servers.append(server)

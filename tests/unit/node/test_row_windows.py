@@ -178,6 +178,7 @@ def test_a_key_on_two_workers_is_named(tmp_path):
         ({"day": pa.array([DAY] * 10)}, {}, FeedError, "'day' is datetime.date.* in two rows of the key 's0'"),
         ({"store": pa.array(["a"] * 9 + [None])}, {}, FeedError, "'store'.* is null in row 9"),
         ({"day": pa.array([DAY] + [None] * 9)}, {}, FeedError, "'day'.* is null in row 1"),
+        ({"store": pa.array([0.0, -0.0] * 5)}, {}, FeedError, "'store' holds fractions"),
         ({"day": pa.array([float("nan")] * 10)}, {}, FeedError, "'day'.* holds NaN"),
         ({"day": pa.array(list("abcdefghij"))}, {}, FeedError, "'day' is of type string"),
         ({}, {"window": ("shop", "day", 2)}, FeedError, "no column 'shop'"),
@@ -209,3 +210,13 @@ def test_rows_that_are_not_kept_are_refused(tmp_path):
     feeds = feeds_of(tmp_path, batch_of(TEN), is_global=True)
     with pytest.raises(FeedError, match="order='global'"):
         taken(feeds[0], tfos.Window("store", "day", length=2))
+
+
+def test_a_windows_size_is_that_of_all_its_rows(tmp_path):
+    """By it a pass bounds what it gathers at once."""
+    feed = feed_of(tmp_path, TEN)
+    window = tfos.Window("store", "day", length=4, horizon=2)
+    passes = feed.batches(3, window=window, features=["sales", "pair"], label="sales").passes
+    row = {name: feed._share.rows.bytes_per_row([name]) for name in ("sales", "pair")}
+    rows, _ = passes._share.all_rows(passes.selection, passes.shares, alone=False)
+    assert rows.bytes_per_row(passes.selection.kinds) == pytest.approx(6 * row["sales"] + 4 * row["pair"])

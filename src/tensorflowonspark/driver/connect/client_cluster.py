@@ -15,14 +15,14 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 from tensorflowonspark.columns import map_in_arrow
-from tensorflowonspark.config import ClusterConfig, ClusterSpec
+from tensorflowonspark.config import ClusterConfig
 from tensorflowonspark.driver.cluster import Cluster as Cluster  # noqa: PLC0414 - so it is exported
 from tensorflowonspark.driver.cluster_run import not_running
 from tensorflowonspark.driver.connect.driver_task import ADDRESS_SCHEMA, DriverPlan, drive
-from tensorflowonspark.driver.connect.held_run import check_settings
+from tensorflowonspark.driver.connect.refused_settings import check_settings
 from tensorflowonspark.driver.connect.remote_calls import DriverLost, Output, RemoteDriver, RemoteFrame
 from tensorflowonspark.driver.feed.job import FeedRequest
-from tensorflowonspark.driver.feed.structured_streaming import Batches
+from tensorflowonspark.driver.feed.structured_streaming import StreamedBatches
 from tensorflowonspark.driver.metrics.records import ClusterMetrics
 from tensorflowonspark.driver.nodes import NodeInfo
 from tensorflowonspark.driver.run_results import Results
@@ -46,6 +46,9 @@ class ConnectCluster(Cluster):
     @classmethod
     def _is_for(cls, spark: "SparkSession | None") -> bool:
         return spark is not None and is_remote(spark)
+
+    def _backend_of(self, *_: Any) -> Backend:
+        return Backend()  # that of the driver's task is the one that counts
 
     def _set_up(
         self,
@@ -146,7 +149,7 @@ class ConnectCluster(Cluster):
                 names[field] = RemoteFrame(name)
         return replace(request, **names)  # type: ignore[arg-type]
 
-    def _open_stream(self, request: FeedRequest) -> Batches:
+    def _open_stream(self, request: FeedRequest) -> StreamedBatches:
         self._call("open_stream", replace(request, data=None))
         assert self._driver is not None
         return _RemoteBatches(self._call, self._driver.remote)
@@ -168,11 +171,6 @@ class ConnectCluster(Cluster):
     @property
     def id(self) -> str:  # noqa: D102
         return str(self._see("id", super().id))
-
-    @property
-    def spec(self) -> ClusterSpec:  # noqa: D102
-        spec: ClusterSpec = self._config.spec  # a number of workers that is no range
-        return spec
 
     @property
     def nodes(self) -> tuple[NodeInfo, ...]:  # noqa: D102
@@ -203,7 +201,7 @@ class ConnectCluster(Cluster):
 
 
 class _RemoteBatches:
-    """The micro-batches of a stream whose driver's part runs in a Spark task: see `Batches`.
+    """The micro-batches of a stream whose driver's part runs in a Spark task: see `StreamedBatches`.
 
     Spark calls the function of each micro-batch in a process of its own on the server, with a session of its own.
     """

@@ -7,7 +7,6 @@ or brings the ends of the jobs that the call has asked for.
 
 import pickle
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -20,20 +19,21 @@ import pyarrow as pa
 
 from tensorflowonspark.config import ClusterConfig
 from tensorflowonspark.driver.cluster import Cluster
-from tensorflowonspark.driver.connect.remote_calls import Event as CallEvent
 from tensorflowonspark.driver.connect.remote_calls import (
-    JobUnwanted,
-    JobWanted,
+    CancelJob,
     Outcome,
     RemoteDriver,
     RemoteFrame,
     Reply,
     Request,
-    TaskMoved,
+    RunJob,
+    TaskProgress,
 )
+from tensorflowonspark.driver.connect.remote_calls import Event as CallEvent
+from tensorflowonspark.driver.connect.task_backend import TaskBackend
 from tensorflowonspark.driver.dashboard.page import report_html
 from tensorflowonspark.driver.feed.job import FeedRequest
-from tensorflowonspark.driver.feed.structured_streaming import Batches
+from tensorflowonspark.driver.feed.structured_streaming import StreamedBatches
 from tensorflowonspark.driver.run_results import Results
 from tensorflowonspark.driver.spark.backend import Backend
 from tensorflowonspark.driver.spark.jobs import Job, LaunchStage, PartitionFunction, Stage, run_in_task
@@ -75,7 +75,7 @@ def drive(plan: DriverPlan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Re
         return
     host = own_address(task)
     lines = _Lines()
-    calls = _Calls(lines)
+    calls = _CallServer(lines)
     server, (_, port) = listen((host, host), plan.credentials, calls.serve, plan.config.ports)
     backend = _ClientBackend(RemoteDriver((host, port), plan.credentials), host, plan)
     with _copied_to(lines.write):
@@ -162,8 +162,8 @@ class _Call:
             self._changed.notify_all()
 
 
-class _Calls:
-    """The client's calls of the functions of an object."""
+class _CallServer:
+    """Serves the client's calls of the functions of an object."""
 
     functions: Any  # set before the client knows the address
 
@@ -181,9 +181,9 @@ class _Calls:
     def serve(self, channel: Channel) -> None:
         """Answer one request."""
         message = channel.receive()
-        if isinstance(message, TaskMoved):
+        if isinstance(message, TaskProgress):
             with self._changed:
-                channel.send(pickle.dumps(self._calls[message.call].jobs[message.job].moved(message.ended)))
+                channel.send(pickle.dumps(self._calls[message.call].jobs[message.job].note_task(message.ended)))
             return
         channel.send(pickle.dumps(self._answer(message)))
         if message.name == "leave":
@@ -198,12 +198,12 @@ class _Calls:
                 Thread(target=self._run, args=(call, request), daemon=True).start()
             for end in request.ended:
                 call.jobs[end.number].end(end.rows, end.error)
-            until = time.monotonic() + request.seconds
-            self._changed.wait_for(
-                lambda: call.events[request.seen :] or self._lines.after(request.shown)[0], request.seconds
-            )
-            until = min(until, time.monotonic() + _OUTPUT_SECONDS)
-            self._changed.wait_for(lambda: call.events[request.seen :], max(0.0, until - time.monotonic()))
+
+            def happened() -> bool:
+                return len(call.events) > request.seen
+
+            self._changed.wait_for(lambda: happened() or self._lines.after(request.shown)[0], request.seconds)
+            self._changed.wait_for(happened, min(_OUTPUT_SECONDS, request.seconds))
             call.returned = bool(call.events) and isinstance(call.events[-1], Outcome)
             return Reply(tuple(call.events[request.seen :]), *self._lines.after(request.shown))
 
@@ -228,7 +228,7 @@ class _DriverPart:
 
     def __init__(self, backend: Backend, config: ClusterConfig, name: str) -> None:
         self._cluster = Cluster._on_backend(backend, config, name)
-        self._batches: Batches | None = None
+        self._batches: StreamedBatches | None = None
 
     def start(self) -> None:
         """Bring all nodes up."""
@@ -255,7 +255,7 @@ class _DriverPart:
         return self._cluster._targets(seconds)
 
     def open_stream(self, request: FeedRequest) -> None:
-        """Begin the feed of a stream; the calls that follow are those of its `Batches`."""
+        """Begin the feed of a stream; the calls that follow are those of its `StreamedBatches`."""
         self._batches = self._cluster._open_stream(request)
 
     def drop_stream(self) -> None:
@@ -306,7 +306,7 @@ class _DriverPart:
 class _ClientJob:
     """A Spark job that the client runs for a call."""
 
-    def __init__(self, wanted: JobWanted, call: _Call, on_end: Callable[[], None]) -> None:
+    def __init__(self, wanted: RunJob, call: _Call, on_end: Callable[[], None]) -> None:
         self.ended = False
         self.result: Any = None
         self.error: BaseException | None = None
@@ -321,7 +321,7 @@ class _ClientJob:
         call.add(wanted)
 
     def end(self, rows: list[Any], error: str | None) -> None:
-        """Note its end, of which several requests may tell."""
+        """Note its end, which several requests may report."""
         if not self.ended:
             self.result = rows
             self.error = None if error is None else RuntimeError(error)
@@ -329,7 +329,7 @@ class _ClientJob:
             self._over.set()
             self._on_end()
 
-    def moved(self, ended: bool) -> bool:
+    def note_task(self, ended: bool) -> bool:
         """Note that a task has begun or ended; return whether the job is still wanted."""
         self._done += ended
         self._begun += not ended
@@ -343,43 +343,26 @@ class _ClientJob:
         """Have the client cancel it, or the next of its tasks end it."""
         if not self.ended:
             self._unwanted = True
-            self._call.add(JobUnwanted(self._number))
+            self._call.add(CancelJob(self._number))
 
     def wait(self, seconds: float) -> None:
         """Wait at most so many seconds for its end."""
         self._over.wait(seconds)
 
 
-class _ClientBackend(Backend):
-    """The client's Spark application: jobs belong to the call in whose thread they are started.
-
-    How many slots there are, and why an executor has ended, is unknown.
-    """
+class _ClientBackend(TaskBackend):
+    """The client's Spark application: jobs belong to the call in whose thread they are started."""
 
     def __init__(self, remote: RemoteDriver, host: str, plan: DriverPlan) -> None:
+        super().__init__(host, plan.hadoop, plan.tls)
         self._remote = remote  # of this driver, for the tasks of jobs
-        self._host = host
-        self._hadoop = plan.hadoop
-        self._tls = plan.tls
-
-    def hadoop_settings(self) -> dict[str, str]:
-        """Return the settings by which the nodes reach file systems."""
-        return self._hadoop
-
-    def wants_tls(self) -> bool:
-        """Whether Spark's settings ask for encrypted connections."""
-        return self._tls
-
-    def driver_host(self) -> tuple[str, str]:
-        """Return this executor's address."""
-        return self._host, self._host
 
     def place(self, plan: LaunchPlan, data: Any, on_end: Callable[[], None]) -> Stage:
         """Have the client start the barrier stage that launches the nodes."""
         assert data is None
         call, function = _current.call, cloudpickle.dumps(partial(launch_node, plan))
         nodes, gpus = len(plan.numbers), plan.config.gpus_per_node
-        wanted = JobWanted(len(call.jobs), function, PROBLEM_SCHEMA, "", nodes, barrier=True, gpus=gpus)
+        wanted = RunJob(len(call.jobs), function, PROBLEM_SCHEMA, "", nodes, barrier=True, gpus=gpus)
         return LaunchStage(_ClientJob(wanted, call, on_end), plan, feeds=False)
 
     def submit(
@@ -395,7 +378,7 @@ class _ClientBackend(Backend):
         call = _current.call
         task = _Task(self._remote, call.name, len(call.jobs), function, chosen)
         code = cloudpickle.dumps(partial(run_in_task, task))
-        return _ClientJob(JobWanted(len(call.jobs), code, function.schema, data.name), call, on_end)
+        return _ClientJob(RunJob(len(call.jobs), code, function.schema, data.name), call, on_end)
 
 
 @dataclass(frozen=True)
@@ -416,9 +399,9 @@ class _Task:
     def __call__(self, partition: int, attempt: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Apply the function to a partition."""
         if self.chosen is None or self.chosen(partition):
-            if not pickle.loads(self.driver.ask(TaskMoved(self.call, self.job, ended=False))):
+            if not pickle.loads(self.driver.ask(TaskProgress(self.call, self.job, ended=False))):
                 raise RuntimeError("this job is not wanted any more")  # so that Spark ends all its tasks
             yield from self.function(partition, attempt, batches)
-            self.driver.ask(TaskMoved(self.call, self.job, ended=True))
+            self.driver.ask(TaskProgress(self.call, self.job, ended=True))
         for _ in batches:  # Spark reuses a worker only if it has read its input to the end
             pass

@@ -21,16 +21,14 @@ import pyarrow as pa
 from tensorflowonspark.columns import map_in_arrow
 from tensorflowonspark.config import ClusterConfig
 from tensorflowonspark.driver.cluster import Cluster
+from tensorflowonspark.driver.connect.task_backend import TaskBackend, pieces
 from tensorflowonspark.driver.feed.job import FeedRequest
-from tensorflowonspark.driver.program import configure
 from tensorflowonspark.driver.run_results import Results
-from tensorflowonspark.driver.spark.backend import Backend
 from tensorflowonspark.driver.spark.batch_rdd import BatchRDD
 from tensorflowonspark.driver.spark.gpu_profiles import gpu_profile_of_connect
 from tensorflowonspark.driver.spark.jobs import Stage, stage_error
 from tensorflowonspark.driver.spark.repartition import repartitioned, round_robin
-from tensorflowonspark.errors import ClusterError, SpecError, StartError
-from tensorflowonspark.settings import ClusterSettings
+from tensorflowonspark.errors import ClusterError, StartError
 from tensorflowonspark.storage import hadoop_settings
 from tensorflowonspark.task.launch import PROBLEM_SCHEMA, LaunchPlan, launch_node, own_address
 from tensorflowonspark.transport import spark_wants_tls
@@ -39,36 +37,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _SCHEMA = f"{PROBLEM_SCHEMA}, outcome binary"
-_PIECE_BYTES = 1 << 20  # of the outcome, in a row: Spark Connect bounds its messages
-
-
-def check_settings(config: ClusterConfig, *, held: bool = False) -> None:
-    """Refuse what a cluster over Spark Connect does not have; `held`: what none has that `run` makes."""
-    if config.min_workers is not None:
-        workers = (config.min_workers, config.spec.num_workers)
-        raise SpecError(f"num_workers={workers}: over Spark Connect slots can't be counted: give a number")
-    pages = "the driver's part runs in a task, and serves no pages"
-    reasons = {
-        ("page_port", "metrics_port"): pages,
-        ("breakpoints",): "the driver's part runs in a task, to which no terminal is attached",
-        ("ps_on_driver",): "executors can't reach the driver's machine",
-    }
-    if held:
-        output = "the nodes that `run` makes end with its job, and their output is in the executors' log"
-        reasons |= {("show", "log_dir", "grace", "log_format", "report"): f"{output} (nodes=Nodes(hold=False) has it)"}
-    elif config.log_dir is not None and "://" not in config.log_dir:
-        reasons |= {("log_dir",): "the driver's part runs in a task, on another machine: name a URL, or"}
-    default = configure(config.program, {**vars(ClusterSettings()), **vars(config.spec)})
-    for names, reason in reasons.items():
-        differing = [name for name in names if getattr(config, name) != getattr(default, name)]
-        if differing:
-            shown = ", ".join(f"{name}={getattr(config, name)!r}" for name in differing)
-            raise SpecError(f"{shown}: over Spark Connect {reason}: leave this out")
-    if config.restarts_nodes:
-        raise SpecError(
-            "restarts=RestartPolicy(scope='node'): over Spark Connect the client starts the nodes, and only while a "
-            "call waits: leave out scope, or use a session of the application's own"
-        )
 
 
 @dataclass(frozen=True)
@@ -131,35 +99,19 @@ def _collected(spark: "SparkSession", frame: "DataFrame", feeds: bool) -> list[A
 # ---- in the tasks
 
 
-class _StageBackend(Backend, Stage):
+class _StageBackend(TaskBackend, Stage):
     """A backend in the first task, and the stage of its cluster: the nodes run in the tasks of the same stage.
 
     All tasks run already, so it has the slots that are asked for. The end of an executor ends the stage, and with it
     the cluster; the client receives Spark's error. No process of this cluster can start a job.
-
-    `hadoop` has the client's settings of file systems; `tls` is what Spark's settings ask for.
     """
 
-    def __init__(self, host: str, hadoop: dict[str, str], tls: bool) -> None:
-        self._host = host
-        self._hadoop = hadoop
-        self._tls = tls
+    def __init__(self, remote: _RemoteRun, host: str) -> None:
+        super().__init__(host, remote.hadoop, remote.tls)
         self.plans: SimpleQueue[LaunchPlan | None] = SimpleQueue()  # for the task; None: there is no plan
         self._problem = ""
         self._ended = False
         self._on_end: Callable[[], None] = lambda: None
-
-    def hadoop_settings(self) -> dict[str, str]:
-        """Return the settings by which the nodes reach file systems."""
-        return self._hadoop
-
-    def wants_tls(self) -> bool:
-        """Whether Spark's settings ask for encrypted connections."""
-        return self._tls
-
-    def driver_host(self) -> tuple[str, str]:
-        """Return this executor's address."""
-        return self._host, self._host
 
     def place(self, plan: LaunchPlan, data: Any, on_end: Callable[[], None]) -> "_StageBackend":  # noqa: ARG002
         """Give the tasks their plan."""
@@ -192,7 +144,7 @@ def _task(remote: _RemoteRun, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.
         if plan is not None:
             yield from map(_with_outcome, launch_node(plan, batches))
         return
-    backend = _StageBackend(own_address(task), remote.hadoop, remote.tls)
+    backend = _StageBackend(remote, own_address(task))
     outcomes: SimpleQueue[bytes] = SimpleQueue()
     Thread(target=lambda: outcomes.put(_outcome(remote, backend)), daemon=True).start()
     plan = backend.plans.get()
@@ -201,8 +153,7 @@ def _task(remote: _RemoteRun, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.
     backend.end("its task could not launch it" if problems else "")
     outcome = outcomes.get()
     yield from map(_with_outcome, problems)
-    for start in range(0, len(outcome), _PIECE_BYTES):
-        yield _row(None, None, None, outcome[start : start + _PIECE_BYTES])
+    yield from (_row(None, None, None, piece) for piece in pieces(outcome))
 
 
 def _outcome(remote: _RemoteRun, backend: _StageBackend) -> bytes:

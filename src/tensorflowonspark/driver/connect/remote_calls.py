@@ -22,6 +22,7 @@ import cloudpickle
 import pyarrow as pa
 
 from tensorflowonspark.columns import map_in_arrow
+from tensorflowonspark.driver.connect.task_backend import pieces
 from tensorflowonspark.driver.spark.gpu_profiles import gpu_profile_of_connect
 from tensorflowonspark.supervisor.output import level_of
 from tensorflowonspark.transport import Credentials, connect
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _NODES = logging.getLogger("tensorflowonspark.nodes")
-PIECE_BYTES = 1 << 20  # of a reply, in a row: Spark Connect bounds its messages
 _IDLE_SECONDS = 5.0  # for which a request waits at the driver for something to happen: it has a slot meanwhile
 _BESIDE_SECONDS = 0.5  # between two requests beside a job, which may need all slots
 
@@ -47,7 +47,7 @@ class RemoteFrame:
 
 
 @dataclass(frozen=True)
-class JobWanted:
+class RunJob:
     """Apply a function to each partition of a DataFrame, and collect the rows that it returns."""
 
     number: int  # of the job
@@ -60,7 +60,7 @@ class JobWanted:
 
 
 @dataclass(frozen=True)
-class JobUnwanted:
+class CancelJob:
     """Cancel a job."""
 
     number: int
@@ -74,11 +74,11 @@ class Outcome:
     failed: bool
 
 
-Event = JobWanted | JobUnwanted | Outcome
+Event = RunJob | CancelJob | Outcome
 
 
 @dataclass(frozen=True)
-class JobEnd:
+class JobEnded:
     """The rows of a job, or the text of its error."""
 
     number: int
@@ -95,12 +95,12 @@ class Request:
     arguments: bytes = field(repr=False)
     seen: int = 0
     shown: int | None = 0  # lines of output that the client has; None: it wants none
-    ended: tuple[JobEnd, ...] = ()
+    ended: tuple[JobEnded, ...] = ()
     seconds: float = 0.0  # to wait at most for an event
 
 
 @dataclass(frozen=True)
-class TaskMoved:
+class TaskProgress:
     """A task of a job has begun, or ended. The reply is whether the job is still wanted.
 
     The client may not be able to ask for that: Spark gives its request a slot when all tasks of the job have one.
@@ -182,9 +182,7 @@ def _forward(driver: RemoteDriver, request: Request, batches: Iterator[pa.Record
     """Run in a task: send a request, and return the pieces of the reply."""
     for _ in batches:
         pass
-    reply = driver.ask(request)
-    for start in range(0, len(reply), PIECE_BYTES):
-        yield pa.RecordBatch.from_pydict({"piece": [reply[start : start + PIECE_BYTES]]})
+    yield from (pa.RecordBatch.from_pydict({"piece": [piece]}) for piece in pieces(driver.ask(request)))
 
 
 class Output:
@@ -216,22 +214,22 @@ class _Jobs:
         self._frames = frames
         self._changed = Condition()
         self._tags: dict[int, str] = {}  # of those that run
-        self._ends: list[JobEnd] = []
+        self._ends: list[JobEnded] = []
 
     @property
     def running(self) -> bool:
         """Whether one runs."""
         return bool(self._tags)
 
-    def take(self, event: JobWanted | JobUnwanted) -> None:
+    def take(self, event: RunJob | CancelJob) -> None:
         """Start a job, or cancel one."""
-        if isinstance(event, JobUnwanted):
+        if isinstance(event, CancelJob):
             self._interrupt(event.number)
         else:
             self._tags[event.number] = tag = f"tensorflowonspark-{uuid.uuid4().hex}"
             Thread(target=self._run, args=(event, tag), daemon=True).start()
 
-    def ended(self) -> tuple[JobEnd, ...]:
+    def ended(self) -> tuple[JobEnded, ...]:
         """Return those that have ended since the last time."""
         with self._changed:
             ends, self._ends = self._ends, []
@@ -252,7 +250,7 @@ class _Jobs:
         if tag is not None:
             self._spark.interruptTag(tag)
 
-    def _run(self, wanted: JobWanted, tag: str) -> None:
+    def _run(self, wanted: RunJob, tag: str) -> None:
         rows, problem = [], None
         try:
             self._spark.addTag(tag)
@@ -264,6 +262,6 @@ class _Jobs:
         except BaseException as error:
             problem = str(error) or type(error).__name__
         with self._changed:
-            self._ends.append(JobEnd(wanted.number, list(rows), problem))
+            self._ends.append(JobEnded(wanted.number, list(rows), problem))
             del self._tags[wanted.number]
             self._changed.notify_all()

@@ -23,7 +23,7 @@ _COMMIT_SECONDS = 10.0  # for Spark to commit a micro-batch
 _CHECK_SECONDS = 0.2
 
 
-class Batches(Protocol):
+class StreamedBatches(Protocol):
     """What feeds the micro-batches of a stream: `MicroBatches`, or those of a driver that runs in a Spark task."""
 
     check_seconds: float  # between two looks at them
@@ -125,7 +125,9 @@ class StreamingFeed:
     True
     """
 
-    def __init__(self, data: "DataFrame", batches: Batches, checkpoint: str | None, trigger: Mapping[str, Any]) -> None:
+    def __init__(
+        self, data: "DataFrame", batches: StreamedBatches, checkpoint: str | None, trigger: Mapping[str, Any]
+    ) -> None:
         self._batches = batches
         self._ending = Lock()
         self._stopping = False

@@ -163,7 +163,7 @@ class SparkBackend(Backend):
         gpus_per_node: int | None = None,
         program: str = "TensorFlow cluster",
     ) -> None:
-        if not (hasattr(spark, "sparkContext") or is_remote(spark)):
+        if not hasattr(spark, "sparkContext"):
             raise SpecError(f"spark={spark!r}: expected a SparkSession, not {type(spark).__name__}")
         self._spark = spark
         self._own_nodes = own_nodes
@@ -171,7 +171,7 @@ class SparkBackend(Backend):
         self._occupying: SparkJob | None = None
         self._lease: Lease | None = None
         self._profile = None
-        if gpus_per_node is not None and not is_remote(spark):
+        if gpus_per_node is not None:
             self._profile = gpu_profile(spark.sparkContext, gpus_per_node)
 
     @property
@@ -181,7 +181,7 @@ class SparkBackend(Backend):
 
     def reservation(self) -> Reservation | None:
         """Return the slots that are reserved for the clusters of this thread, if there are any."""
-        return None if is_remote(self._spark) else ApplicationSlots(self._spark.sparkContext).reservation()
+        return ApplicationSlots(self._spark.sparkContext).reservation()
 
     def hadoop_settings(self) -> dict[str, str]:
         """Return the settings by which the nodes reach file systems."""
@@ -264,7 +264,7 @@ class SparkBackend(Backend):
     @property
     def decommissions(self) -> bool:
         """Whether Spark decommissions executors."""
-        if is_remote(self._spark) or self.shares_terminal:
+        if self.shares_terminal:
             return False
         enabled = self._spark.sparkContext.getConf().get("spark.decommission.enabled", "false")
         return str(enabled).lower() == "true"

@@ -32,9 +32,6 @@ class ComposedSelection(Selection, ABC):
     def rows_of(self, source: Shard, seed: Sequence[int] | None) -> "ComposedRows":
         """Return the composed rows of a worker; rows of which none can be made are a `FeedError`."""
 
-    def check_workers(self, facts: Sequence[Any], index: int) -> None:
-        """Raise `FeedError` if the facts of all workers (`ComposedRows`) do not go together; this is number `index`."""
-
 
 class ComposedRows(ABC):
     """One worker's composed rows; each kind returns its own reader of them."""
@@ -53,6 +50,9 @@ class ComposedRows(ABC):
     @abstractmethod
     def reader(self, selection: Any) -> Reader:
         """Return what gathers them."""
+
+    def check_workers(self, facts: Sequence[Any], index: int) -> None:  # noqa: B027 - most need none
+        """Raise `FeedError` if the `facts` of all workers do not go together; these are those of number `index`."""
 
     def bytes_per_row(self, names: Iterable[str]) -> float:
         """Return the mean size of a row's values as they are stored, in bytes."""

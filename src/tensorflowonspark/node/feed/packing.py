@@ -16,7 +16,7 @@ from tensorflowonspark.feed_messages import SplitManifest
 from tensorflowonspark.node.feed.bins import Bins, pack
 from tensorflowonspark.node.feed.composed_rows import ComposedRows, ComposedSelection
 from tensorflowonspark.node.feed.order import Numbers, row_order
-from tensorflowonspark.node.feed.selection import Batch, ComposedOptions
+from tensorflowonspark.node.feed.selection import Batch, ComposedOptions, names_in
 from tensorflowonspark.node.feed.shard import Allocate, Reader, Shard
 
 SEGMENTS, POSITIONS = "segment_ids", "positions"
@@ -39,8 +39,7 @@ class PackedSelection(ComposedSelection):
         self.call = f"pack={options.pack}"
         shapes = {**dict.fromkeys(self.packed, (None,)), **(options.shapes or {})}
         super().__init__(manifest, replace(options, shapes=shapes))
-        names = [self.features] if isinstance(self.features, str) else self.features
-        self.features = [*names, SEGMENTS, POSITIONS]
+        self.features = [*names_in(self.features), SEGMENTS, POSITIONS]
         self.kinds.update(dict.fromkeys((SEGMENTS, POSITIONS), Kind(np.dtype(np.int32), (self.length,))))
 
     def rows_of(self, source: Shard, seed: Sequence[int] | None) -> "PackedRows":

@@ -18,7 +18,7 @@ class Window:
     Parameters
     ----------
     key : str or sequence of str
-        The column, or columns, of the key: a window has rows of one key.
+        The column, or columns, of the key, which are not of fractions: a window has rows of one key.
     order : str
         The column by which the rows of a key are ordered: of numbers, dates or timestamps, with another value in each
         row of a key.
@@ -30,7 +30,7 @@ class Window:
         Rows from one window of a key to the next. The last one ends with the key's last row.
     gap : number or timedelta, optional
         The most by which the order's values of two rows may differ that follow each other in a window: of dates in
-        days. By default any.
+        days, of timestamps in seconds. By default any.
     short : {"drop", "pad"}
         The treatment of a key, or of its rows between two gaps, with fewer rows than a window and its horizon have.
         With "pad" it is one window whose first rows are zeros, if rows are left before the horizon; the features then

@@ -1,6 +1,6 @@
 """Windows of ordered rows: those of a key that follow each other, as one row of a pass."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from hashlib import blake2b
@@ -16,7 +16,7 @@ from tensorflowonspark.feed_messages import SplitManifest
 from tensorflowonspark.node.feed.composed_rows import ComposedRows, ComposedSelection
 from tensorflowonspark.node.feed.order import Numbers
 from tensorflowonspark.node.feed.row_window import Window
-from tensorflowonspark.node.feed.selection import ComposedOptions
+from tensorflowonspark.node.feed.selection import ComposedOptions, names_in
 from tensorflowonspark.node.feed.shard import Allocate, Reader, Shard
 
 PRESENT = "present"  # the column of windows that says which of their rows there are
@@ -32,9 +32,8 @@ class WindowSelection(ComposedSelection):
         self.window = window = options.window
         self.call = f"window={window}"
         self.none = f"no key has {window.span} rows that follow each other (length and horizon)"
-        self.keys: dict[int, Any] = {}  # of this worker, by their hashes
         super().__init__(manifest, options)
-        features, labels = _names(self.features), _names(self.label)
+        features, labels = names_in(self.features), names_in(self.label)
         if bool(labels) != bool(window.horizon):
             raise SpecError(
                 f"{self.call}: "
@@ -57,27 +56,13 @@ class WindowSelection(ComposedSelection):
 
     def rows_of(self, source: Shard, seed: Sequence[int] | None) -> "WindowRows":  # noqa: ARG002 - it needs none
         """Return the windows of the rows; nulls in the key or the order, and equal values of it, are a `FeedError`."""
-        found = WindowRows(source, self)
-        self.keys = found.keys
-        return found
-
-    def check_workers(self, facts: Sequence[Any], index: int) -> None:
-        """Raise `FeedError` if two workers have rows of one key, whose windows none of them could make."""
-        own = np.frombuffer(facts[index], np.uint64)
-        for other, theirs in enumerate(facts):
-            both = np.intersect1d(own, np.frombuffer(theirs, np.uint64)) if other != index else own[:0]
-            if len(both):
-                names = ", ".join(map(repr, self.window.keys))
-                raise FeedError(
-                    f"{self.call}: rows of the key {self.keys[int(both[0])]!r} are on workers {index} and {other}: "
-                    f"bring those of each key together, by cluster.train(df.repartition({names}), rebalance=False)"
-                )
+        return WindowRows(source, self)
 
     def arrange(self, values: Mapping[str, Any], weights: Any) -> Any:
         """Return columns in the structure that the program takes."""
         if self.label is None:
             return super().arrange(values, weights)
-        after = {name: values[name + _AFTER] for name in _names(self.label)}
+        after = {name: values[name + _AFTER] for name in names_in(self.label)}
         label = after[self.label] if isinstance(self.label, str) else after
         return self.pick_features(values), label, weights
 
@@ -108,14 +93,17 @@ class WindowRows(ComposedRows):
 
     def __init__(self, source: Shard, selection: WindowSelection) -> None:
         super().__init__(source)
-        window = selection.window
-        self.keys: dict[int, Any] = {}
+        self._selection, window = selection, selection.window
+        self._keys: dict[int, Any] = {}  # by their hashes
         self._order, self._first, self._missing = np.arange(0), np.arange(0), np.arange(0)
         if source.rows:
             columns = {name: _column(source, name) for name in (*window.keys, window.order)}
+            for name in window.keys:
+                if pa.types.is_floating(columns[name].type):  # of which -0.0 and 0.0 are one key for Spark
+                    raise FeedError(f"the key {name!r} holds fractions, which need not be equal to be alike: round it")
             codes = _codes([columns[name] for name in window.keys])
             self._make(window, columns, codes)
-        self.facts = np.array(sorted(self.keys), np.uint64).tobytes()
+        self.facts = np.array(sorted(self._keys), np.uint64).tobytes()
 
     def _make(self, window: Window, columns: Mapping[str, pa.ChunkedArray], codes: Numbers) -> None:
         values, gap = _values(window, columns[window.order])
@@ -126,7 +114,7 @@ class WindowRows(ComposedRows):
         named = pa.table({str(number): columns[name] for number, name in enumerate(window.keys)}).take(pa.array(firsts))
         for key in zip(*(each.to_pylist() for each in named.columns), strict=True):
             digest = blake2b(repr(key).encode(), digest_size=8).digest()
-            self.keys[int.from_bytes(digest, "little")] = _shown(window, key)
+            self._keys[int.from_bytes(digest, "little")] = _shown(window, key)
         if len(equal := np.flatnonzero(~is_new & (steps == 0))):
             row = int(order[equal[0]])
             key = _shown(window, tuple(columns[name][row].as_py() for name in window.keys))
@@ -151,6 +139,26 @@ class WindowRows(ComposedRows):
         """Number of windows."""
         return len(self._first)
 
+    def check_workers(self, facts: Sequence[Any], index: int) -> None:
+        """Raise `FeedError` if two workers have rows of one key, whose windows none of them could make."""
+        own, window = np.frombuffer(facts[index], np.uint64), self._selection.window
+        for other, theirs in enumerate(facts):
+            both = np.intersect1d(own, np.frombuffer(theirs, np.uint64)) if other != index else own[:0]
+            if len(both):
+                names = ", ".join(map(repr, window.keys))
+                raise FeedError(
+                    f"{self._selection.call}: rows of the key {self._keys[int(both[0])]!r} are on workers {index} and "
+                    f"{other}: bring those of each key together, by cluster.train(df.repartition({names}), "
+                    "rebalance=False)"
+                )
+
+    def bytes_per_row(self, names: Iterable[str]) -> float:
+        """Return the size of a window's values, each row of which other windows have too."""
+        length, horizon = self._selection.window.length, self._selection.window.horizon
+        after = {name.removesuffix(_AFTER) for name in names if name.endswith(_AFTER)}
+        inside = set(names) - {name + _AFTER for name in after} - {PRESENT}
+        return length * self._source.bytes_per_row(inside) + horizon * self._source.bytes_per_row(after)
+
     def reader(self, selection: WindowSelection) -> Reader:
         """Return what gathers windows."""
         return _WindowReader(self._source, selection, self._order, self._first, self._missing)
@@ -170,8 +178,8 @@ class _WindowReader(Reader):
         def reader(names: Sequence[str]) -> Reader:
             return source.reader({name: selection.sources[name] for name in names})
 
-        self._inside = reader([name for name in _names(selection.features) if name != PRESENT or not self._pads])
-        self._after = reader(_names(selection.label))
+        self._inside = reader([name for name in names_in(selection.features) if name in selection.sources])
+        self._after = reader(names_in(selection.label))
         self._last = reader([] if weight is None else [weight])
 
     def stretch(self, numbers: Numbers) -> int:
@@ -226,12 +234,12 @@ def _codes(columns: Sequence[pa.ChunkedArray]) -> Numbers:
 def _values(window: Window, column: pa.ChunkedArray) -> tuple[Numbers, float | None]:
     """Return numbers in the order of a column's values, and the largest step between two of a window."""
     kind, gap = column.type, window.gap
-    seconds = gap.total_seconds() if isinstance(gap, timedelta) else gap
     if pa.types.is_date(kind):
         days = column.cast(pa.date32()).cast(pa.int32()).to_numpy().astype(np.int64)
-        return days, seconds / 86_400 if isinstance(gap, timedelta) and seconds is not None else gap  # type: ignore[return-value]
+        return days, gap / timedelta(days=1) if isinstance(gap, timedelta) else gap
     if pa.types.is_timestamp(kind):
         moments = column.cast(pa.timestamp("us", kind.tz)).cast(pa.int64()).to_numpy()
+        seconds = gap.total_seconds() if isinstance(gap, timedelta) else gap
         return moments, None if seconds is None else seconds * 1e6
     if isinstance(gap, timedelta):
         raise FeedError(f"gap={gap!r}: column {window.order!r} is of type {kind}: give a number")
@@ -245,7 +253,3 @@ def _values(window: Window, column: pa.ChunkedArray) -> tuple[Numbers, float | N
 
 def _shown(window: Window, key: tuple[Any, ...]) -> Any:
     return key[0] if isinstance(window.key, str) else key
-
-
-def _names(structure: str | Sequence[str] | None) -> list[str]:
-    return [structure] if isinstance(structure, str) else list(structure or ())

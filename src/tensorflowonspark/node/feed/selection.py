@@ -148,7 +148,7 @@ class Selection:
         self.sample_weight = options.sample_weight
         self.label = None if label is None else self._structure(label)
         self.features = self._features(features)
-        used = dict.fromkeys([*_names(self.features), *_names(self.label), *_names(self.sample_weight)])
+        used = dict.fromkeys([*names_in(self.features), *names_in(self.label), *names_in(self.sample_weight)])
         self._check_names(used)
         self._summaries = manifest.columns
         self.kinds = {name: self._kind(name) for name in used}
@@ -160,7 +160,7 @@ class Selection:
             return self._structure(features)
         if self.label is not None and "features" in self._columns:
             return "features"
-        others = {*_names(self.label), self.sample_weight}
+        others = {*names_in(self.label), self.sample_weight}
         return [name for name in self._columns if name not in others]
 
     def _structure(self, names: str | Sequence[str]) -> str | list[str]:
@@ -197,7 +197,7 @@ class Selection:
                 f"sample_weight={weight!r}: expected a column of numbers: one for each row, or an array of one length, "
                 "with one for each of its time steps or pixels"
             )
-        if self.label is None and not inference and WEIGHT in _names(self.features) and weight != WEIGHT:
+        if self.label is None and not inference and WEIGHT in names_in(self.features) and weight != WEIGHT:
             raise FeedError(
                 f"column {WEIGHT!r} would take the place of the rows' weights: pass sample_weight={WEIGHT!r} if it "
                 "holds them, or take other features"
@@ -269,7 +269,8 @@ def _are_numbers(kind: Kind) -> bool:
     return kind.dtype.kind in "biuf" and not kind.ragged and prod(kind.inner) > 0
 
 
-def _names(structure: str | Sequence[str] | None) -> list[str]:
+def names_in(structure: str | Sequence[str] | None) -> list[str]:
+    """Return the columns of a structure: none, one, or several."""
     return [structure] if isinstance(structure, str) else list(structure or ())
 
 

@@ -90,7 +90,7 @@ class Share(ShareRows):
         if len(found) != len(self.numbers):
             raise FeedError(f"{call}: these workers do not train together, and have other numbers of steps")
         counts, facts = zip(*found, strict=True)
-        selection.check_workers(facts, self.index)
+        rows.check_workers(facts, self.index)
         if not any(counts):
             raise FeedError(f"{call}: {selection.none}")
         manifest = replace(self.manifest, rows=dict(zip(self.numbers, counts, strict=True)), layout=None)
