@@ -145,8 +145,8 @@ $(OLDEST)/.installed: pyproject.toml
 	touch $@
 
 # A folder of benchmarks/: lifecycle, feed, feed_start, files, first_rows, inference, peers, trainers, tfrecord (needs
-# Maven), scale, growth, metrics, dashboard, recovery, checkpoints, formats, run, tune, each, windows, steps, workers,
-# connections, order, frames, network (as root) or revisions.
+# Maven), scale, growth, metrics, dashboard, recovery, checkpoints, formats, run, tune, each, windows, packing, steps,
+# workers, connections, order, frames, network (as root) or revisions.
 # ARGS="--publish" puts the report into its page in docs/benchmarks.
 benchmark-%: $(STAMP)
 	$(BIN)/python -m benchmarks.$* $(ARGS)

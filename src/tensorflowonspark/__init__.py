@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from tensorflowonspark.errors import StorageError as StorageError
     from tensorflowonspark.errors import TFRecordError as TFRecordError
     from tensorflowonspark.frames.each import fit_each as fit_each
+    from tensorflowonspark.frames.newest_windows import newest_windows as newest_windows
     from tensorflowonspark.ml.spark_adapt import adapt as adapt
     from tensorflowonspark.node.checkpoint.checkpoints import Checkpoints as Checkpoints
     from tensorflowonspark.node.context import Context as Context
@@ -86,6 +87,7 @@ _MODULES = {
         "TFRecordError",
     ),
     "frames.each": ("fit_each",),
+    "frames.newest_windows": ("newest_windows",),
     "ml.spark_adapt": ("adapt",),
     "node.checkpoint.checkpoints": ("Checkpoints",),
     "node.save_points": ("Preemption",),

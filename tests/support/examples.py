@@ -14,6 +14,7 @@ WITH_SPARK = {
     "tensorflowonspark.frames.analysis",
     "tensorflowonspark.frames.each",
     "tensorflowonspark.frames.maps",
+    "tensorflowonspark.frames.newest_windows",
     "tensorflowonspark.frames.reductions",
     "tensorflowonspark.ml.spark_adapt",
     "tensorflowonspark.ml.model",

@@ -10,6 +10,8 @@ from tensorflowonspark.errors import SpecError
 
 __all__ = ["Window"]
 
+PRESENT = "present"  # the column of windows that says which of their rows there are
+
 
 @dataclass(frozen=True)
 class Window:

@@ -15,11 +15,10 @@ from tensorflowonspark.errors import FeedError, SpecError, did_you_mean
 from tensorflowonspark.feed_messages import SplitManifest
 from tensorflowonspark.node.feed.composed_rows import ComposedRows, ComposedSelection
 from tensorflowonspark.node.feed.order import Numbers
-from tensorflowonspark.node.feed.row_window import Window
+from tensorflowonspark.node.feed.row_window import PRESENT, Window
 from tensorflowonspark.node.feed.selection import ComposedOptions, names_in
 from tensorflowonspark.node.feed.shard import Allocate, Reader, Shard
 
-PRESENT = "present"  # the column of windows that says which of their rows there are
 _AFTER = "\0after"  # behind a column's name: its values in the rows after the window; no column has such a name
 
 
