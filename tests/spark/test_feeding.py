@@ -4,6 +4,8 @@ from pyspark.sql import functions as f
 from tensorflowonspark.driver.feed.job import check_frame
 from tensorflowonspark.driver.run import _with_marks
 
+pytestmark = pytest.mark.smoke
+
 
 @pytest.mark.masters("local")
 def test_a_real_frame(spark):

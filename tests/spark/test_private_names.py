@@ -5,7 +5,7 @@ import pytest
 from tensorflowonspark.driver.spark import spark_names
 from tensorflowonspark.driver.spark.spark_names import JavaUse, jvm_problems
 
-pytestmark = pytest.mark.masters("local")
+pytestmark = [pytest.mark.masters("local"), pytest.mark.smoke]
 
 
 def test_the_jvm_has_all_names(spark):

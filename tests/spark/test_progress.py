@@ -15,6 +15,8 @@ from tensorflowonspark.driver.spark.progress_jobs import ProgressJobs
 from tests.support.commands import run_python
 from tests.support.ui import jobs
 
+pytestmark = pytest.mark.smoke
+
 _PAGE = """
 import json, sys, time, urllib.request
 from pyspark.sql import SparkSession

@@ -11,7 +11,7 @@ from tensorflowonspark import frames
 from tensorflowonspark.ml import KerasEstimator, KerasModel
 from tests.support.networks import network
 
-pytestmark = [pytest.mark.masters("local"), pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.masters("local"), pytest.mark.timeout(240), pytest.mark.smoke]
 
 
 def test_what_is_no_dataframe(spark, tmp_path):
@@ -20,7 +20,6 @@ def test_what_is_no_dataframe(spark, tmp_path):
         "numpy.ndarray: make one with spark.createDataFrame": np.zeros((3, 1)),
         "RDD: make one with spark.createDataFrame": spark.sparkContext.parallelize([1.0]),
         "list: make one with spark.createDataFrame": [1.0],
-        "dict: make one": {"x": [1.0]},
         "str: read it first": "rows.parquet",
         "pyarrow.*Table: make one": pa.table({"x": [1.0]}),
         "GroupedData: give the DataFrame itself": spark.range(3).groupBy("id"),

@@ -8,7 +8,7 @@ from pyspark import InheritableThread
 import tensorflowonspark as tfos
 from tensorflowonspark.driver.spark.slots import ApplicationSlots, Reservation, reserved
 
-pytestmark = pytest.mark.masters("local")
+pytestmark = [pytest.mark.masters("local"), pytest.mark.smoke]
 
 
 def test_threads_of_spark_inherit_a_reservation_and_others_do_not(spark):

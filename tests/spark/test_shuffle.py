@@ -28,6 +28,7 @@ def dealt(frame):
     return {partition: sorted(ids) for partition, ids in found.items()}
 
 
+@pytest.mark.smoke
 def test_every_row_is_in_one_partition_and_every_label_in_all(sorted_rows):
     partitions = dealt(sorted_rows)
     assert len(partitions) % WORKERS == 0
@@ -40,6 +41,7 @@ def test_every_row_is_in_one_partition_and_every_label_in_all(sorted_rows):
         assert max(labels.values()) < 0.3 * len(ids)
 
 
+@pytest.mark.smoke
 def test_a_task_that_runs_again_deals_its_rows_out_as_before(spark, sorted_rows):
     shuffled = sorted_rows.sortWithinPartitions(f.rand(7))  # the same rows of each partition, in another order
     assert dealt(sorted_rows) == dealt(shuffled)

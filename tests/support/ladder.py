@@ -1,11 +1,11 @@
 """The rungs of the test suite, and how its tests are divided among processes: a pytest plugin.
 
-The first rung (``make test``, the marker `quick`) holds the tests in ``tests/unit`` and ``tests/spark``, and of
-``tests/cluster`` those marked `smoke`, on the master `local`, but for what is marked `slow`. ``make test-hosts`` runs
-those in ``tests/hosts``, ``make test-kubernetes`` those in ``tests/kubernetes``, and ``make test-rest`` all others; of
-those marked `slow` CI runs a tenth with each commit (``TFOS_TEST_TURN``). Of ``make matrix-oldest`` it runs a tenth of
-the others (``TFOS_TEST_TURN_OF=all``). ``TFOS_TEST_ORDER=7`` runs any rung in another order of files and of the tests
-in each; that of sessions stays.
+The first rung (``make test``, the marker `quick`) holds the tests in ``tests/unit``, and of the other folders those
+marked `smoke`, on the master `local`, but for what is marked `slow`. ``make test-hosts`` runs those in
+``tests/hosts``, ``make test-kubernetes`` those in ``tests/kubernetes``, and ``make test-rest`` all others; of those
+marked `slow` CI runs a tenth with each commit (``TFOS_TEST_TURN``). Of ``make matrix-oldest`` it runs a tenth of the
+others (``TFOS_TEST_TURN_OF=all``). ``TFOS_TEST_ORDER=7`` runs any rung in another order of files and of the tests in
+each; that of sessions stays.
 
 A Spark session takes up to 20 s to start, and its first node imports TensorFlow, which its fork server then keeps for
 all others; on `local` the first of Spark's Python workers does so too (``tests/support/spark_workers``). So the tests
@@ -35,7 +35,7 @@ _UNIT_SECONDS = 0.08  # of a test in tests/unit, on average
 _SESSION_SECONDS = {"connect": 15.0, "local": 15.0, "local-cluster": 15.0, "standalone": 20.0}  # to start and to end
 _ABORT_SECONDS = 120.0  # beyond the time-out of a test: for its fixtures, among them a Spark session
 _PROCESS_BYTES = 8 << 30  # of a process of tests at its worst, with its sessions' JVMs and its nodes
-_QUICK_FOLDERS = ("unit", "spark")  # whose tests are quick by themselves
+_QUICK_FOLDER = "unit"  # whose tests are quick by themselves
 _QUICK_PROCESS_BYTES = 6 << 30  # of one of the first rung
 _MARKS = [
     "masters(*names): run on these Spark masters only; by default on all three",
@@ -70,7 +70,7 @@ class Ladder:
         """Leave out files that have no test of the first rung, if that is all that is wanted: they need not be read."""
         if config.option.markexpr != "quick" or collection_path.suffix != ".py":
             return None
-        above = collection_path.relative_to(TESTS).parts[0] not in _QUICK_FOLDERS
+        above = collection_path.relative_to(TESTS).parts[0] != _QUICK_FOLDER
         return True if above and "mark.smoke" not in collection_path.read_text() else None
 
     @pytest.hookimpl(tryfirst=True)
@@ -266,7 +266,7 @@ def _chunk(name):
 def _is_quick(item):
     if item.get_closest_marker("slow"):
         return False
-    if Path(item.path).relative_to(TESTS).parts[0] in _QUICK_FOLDERS:
+    if Path(item.path).relative_to(TESTS).parts[0] == _QUICK_FOLDER:
         return True
     master = item.callspec.params.get("spark", "local") if hasattr(item, "callspec") else "local"
     return master == "local" and item.get_closest_marker("smoke") is not None

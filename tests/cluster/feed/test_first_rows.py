@@ -136,7 +136,6 @@ def test_each_row_of_a_held_cluster_comes_once_though_a_node_is_killed(spark):
         assert len({steps for steps, _ in passes}) == 1
 
 
-@pytest.mark.smoke
 def test_a_loop_of_ones_own(spark, tmp_path):
     """It passes over the rows again in full, and can't save within the first epoch, nor begin there."""
 

@@ -124,7 +124,6 @@ def steps_of_a_fit(_args, ctx):
     return int(model.optimizer.iterations.numpy()), float(model.get_weights()[0].item())
 
 
-@pytest.mark.smoke
 @pytest.mark.masters("local")
 def test_three_workers_take_the_steps_of_one_process(spark):
     """Their shares of a batch of eight are 3, 3 and 2: each takes the smallest one in turn."""

@@ -59,7 +59,6 @@ def stops(args, ctx):
     return value
 
 
-@pytest.mark.smoke
 @pytest.mark.timeout(120)
 @pytest.mark.masters("local")
 def test_pdb_in_a_terminal_of_its_own_changes_the_program(spark):

@@ -45,7 +45,6 @@ def named(receiver, *names):
     return [len(receiver.spans(name)) for name in names]
 
 
-@pytest.mark.smoke
 def test_the_spans_of_a_run(spark, tmp_path, monkeypatch):
     parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
     receiver, metrics = train(

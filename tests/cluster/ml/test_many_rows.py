@@ -31,7 +31,6 @@ def run(frame):
     frame.write.format("noop").mode("overwrite").save()
 
 
-@pytest.mark.smoke
 def test_rows_are_counted_as_often_as_they_are_asked_for(spark, caplog):
     stage = stage_of(doubled)
     rows = spark.range(1000).repartition(5).selectExpr("id", "float(id) as x")

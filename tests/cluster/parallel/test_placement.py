@@ -94,7 +94,6 @@ def check(result):
     return predictions
 
 
-@pytest.mark.smoke
 def test_a_model_on_two_nodes_trains_like_one_on_one_node(spark):
     check(tfos.run(spark, train, num_workers=2)["worker:0"])
 

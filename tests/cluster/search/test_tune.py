@@ -39,7 +39,6 @@ def estimator(rate=0.1, **settings):
     return KerasEstimator(build, **{"seed": 1, "batchSize": 8, "clusterOptions": {"log_level": "WARNING"}, **settings})
 
 
-@pytest.mark.smoke
 def test_trials_of_an_estimator(spark, rows):
     def objective(trial):
         est = estimator(trial.suggest_float("rate", 1e-3, 10.0, log=True))

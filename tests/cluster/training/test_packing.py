@@ -84,7 +84,7 @@ def trained(steps):
 
 
 BACKENDS = [
-    pytest.param(False, marks=pytest.mark.smoke, id="tensorflow"),
+    pytest.param(False, id="tensorflow"),
     pytest.param(True, marks=pytest.mark.slow, id="jax"),
 ]
 

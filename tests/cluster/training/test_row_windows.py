@@ -66,7 +66,7 @@ def trained(steps):
 @pytest.mark.parametrize(
     ("workers", "on_jax"),
     [
-        pytest.param(2, False, marks=pytest.mark.smoke, id="tensorflow"),
+        pytest.param(2, False, id="tensorflow"),
         pytest.param(3, False, marks=pytest.mark.slow, id="three"),
         pytest.param(2, True, marks=pytest.mark.slow, id="jax"),
     ],

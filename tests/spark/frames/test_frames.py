@@ -48,6 +48,7 @@ DECORATED = pytest.mark.parametrize(
 EXPECTED = [(float(number) * 2, float(number) * 3) for number in range(100)]
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize(
     ("function", "verb"),
     [
@@ -98,6 +99,7 @@ def test_functions_with_variables_and_tables(spark):
     assert by_id(frames.map_blocks(weighted, numbers(spark, 3)), "total") == [(0.0,), (21.0,), (42.0,)]
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("verb", [frames.map_blocks, pytest.param(frames.map_rows, marks=pytest.mark.slow)])
 def test_keras_models(spark, verb):
     inputs = [keras.Input((2,), name="v"), keras.Input((), name="x")]
@@ -175,6 +177,7 @@ def test_reduction_of_one_column_is_its_value(spark):
         frames.reduce_blocks(lambda x: np.max(x), numbers(spark).where("id < 0"))
 
 
+@pytest.mark.smoke
 def test_groups_are_aggregated(spark):
     grouped = numbers(spark).withColumn("key", f.col("id") % 3).groupBy("key", (f.col("id") % 2 == 0).alias("even"))
     for function in (tf.function(lambda v: tf.reduce_sum(v, 0)), lambda v: v.sum(axis=0)):
@@ -212,6 +215,7 @@ def test_lengths_that_a_function_needs(spark):
     assert by_id(frames.map_blocks(lambda v: {"y": v @ weights}, known), "y")[2] == ([6.0] * 4,)
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize(
     ("verb", "function", "told"),
     [
@@ -240,6 +244,7 @@ def test_what_does_not_fit_is_refused_at_once(spark, verb, function, told):
         verb(function, numbers(spark))
 
 
+@pytest.mark.smoke
 def test_errors_name_the_row(spark):
     data = spark.createDataFrame([(1, [1.0, 2.0]), (2, [1.0])], "id long, a array<float>").coalesce(1)
     with pytest.raises(Exception, match=r"arrays of different lengths .1 to 2 values.*row 1 of partition 0: \[1.0\]"):

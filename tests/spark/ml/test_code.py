@@ -127,6 +127,7 @@ def test_the_setting_holds_in_threads_of_the_driver(spark, tmp_path):
             pool.submit(KerasModel.from_saved_model, f"{tmp_path}/source").result()
 
 
+@pytest.mark.smoke
 def test_the_setting_holds_in_tasks(spark, tmp_path):
     stage = KerasModel.from_function(abs, {"y": ("float32", ())})
     stage.write().save_locally(f"{tmp_path}/local/stage")

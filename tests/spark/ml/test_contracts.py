@@ -16,7 +16,7 @@ from tensorflowonspark.ml import KerasEstimator, KerasModel
 from tensorflowonspark.ml.node_training import Trained
 from tests.support.lines import line, lines
 
-pytestmark = [pytest.mark.masters("local"), pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.masters("local"), pytest.mark.timeout(240), pytest.mark.smoke]
 
 
 def linear(units=1):

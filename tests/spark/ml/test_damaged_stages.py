@@ -14,7 +14,7 @@ from tensorflowonspark.ml import KerasEstimator, KerasModel
 from tests.support.custom_layers import model_of
 from tests.support.lines import line
 
-pytestmark = [pytest.mark.masters("local"), pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.masters("local"), pytest.mark.timeout(240), pytest.mark.smoke]
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from tensorflowonspark.ml import KerasEstimator, KerasModel
 from tensorflowonspark.ml.row_files import written_rows
 from tests.support.lines import line, lines
 
-pytestmark = [pytest.mark.masters("local"), pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.masters("local"), pytest.mark.timeout(240), pytest.mark.smoke]
 
 
 ROWS = [[1.0], None, [3.0], [4.0, 5.0], [None], [6.0]]

@@ -35,6 +35,7 @@ def predictions(frame):
     return [row.prediction for row in frame.orderBy("id").collect()]
 
 
+@pytest.mark.smoke
 def test_from_memory_from_a_file_and_from_a_saved_model(spark, tmp_path):
     model, expected = doubling(), [[2.0 * number, 2.0] for number in range(10)]
     model.save(tmp_path / "model.keras")
@@ -119,6 +120,7 @@ def test_vectors_in_a_file_that_spark_reads_in_columnar_batches(spark, tmp_path)
     assert (row.features.toArray().tolist(), row.prediction) == ([3.0, 1.0], [6.0, 2.0])
 
 
+@pytest.mark.smoke
 def test_rows_that_dont_fit_are_named_left_out_or_null(spark):
     data = spoilt(spark)
     stage = KerasModel.from_keras(doubling())
@@ -215,6 +217,7 @@ def test_a_directory_in_place_of_a_file_is_refused_with_what_takes_it(spark, tmp
         KerasModel.from_file(str(tmp_path))
 
 
+@pytest.mark.smoke
 def test_no_column_of_the_user_is_overwritten(spark):
     data = pairs(spark, 4).withColumn("TensorFlowOnSpark_results", f.lit("mine"))
     data = data.withColumn("tensorflowonspark_results_", f.lit("too"))

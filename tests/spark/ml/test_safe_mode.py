@@ -17,7 +17,7 @@ from tensorflowonspark.ml.fetching import fetch_keras_model
 from tensorflowonspark.ml.serialization import deserialize
 from tests.support.custom_layers import model_of
 
-pytestmark = [pytest.mark.masters("local"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.masters("local"), pytest.mark.timeout(300), pytest.mark.smoke]
 _SETTING = "spark.tensorflowonspark.loadCode"
 
 

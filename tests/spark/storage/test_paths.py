@@ -4,6 +4,8 @@ import pytest
 
 from tensorflowonspark import storage
 
+pytestmark = pytest.mark.smoke
+
 
 @pytest.fixture(autouse=True)
 def ann(hadoop_free, monkeypatch):

@@ -42,6 +42,7 @@ def collected(frame):
     return [tuple(row) for row in frame.collect()]
 
 
+@pytest.mark.smoke
 def test_all_types_both_ways(spark, tmp_path):
     frame = spark.createDataFrame([FULL, NULLS, EMPTY], TYPES).coalesce(1)
     path = str(tmp_path / "records")
@@ -52,6 +53,7 @@ def test_all_types_both_ways(spark, tmp_path):
     assert all(name.startswith("part-00000-") and name.endswith(".tfrecord") for name in names[1:])
 
 
+@pytest.mark.smoke
 def test_tensorflow_reads_what_was_written(spark, tmp_path):
     frame = spark.range(0, 100, 1, 3).selectExpr("id", "array(float(id), 2f) as x", "concat('row ', id) as name")
     path = str(tmp_path / "records")
@@ -187,6 +189,7 @@ def test_a_job_that_fails_leaves_what_was_there(spark, tmp_path):
     assert not os.path.exists(tmp_path / "new")
 
 
+@pytest.mark.smoke
 def test_bad_records_are_reported_or_left_out(spark, tmp_path):
     path = str(tmp_path / "records")
     with tf.io.TFRecordWriter(path) as writer:
@@ -208,6 +211,7 @@ def test_bad_records_are_reported_or_left_out(spark, tmp_path):
     assert collected(tfos.read_tfrecord(spark, path, "a bigint", mode="DROPMALFORMED")) == [(1,), (3,)]
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize(
     ("columns", "partition_by", "message"),
     [

@@ -23,6 +23,7 @@ def ids(frame):
     return sorted(row.id for row in frame.collect())
 
 
+@pytest.mark.smoke
 def test_both_ways(session, tmp_path):
     path = str(tmp_path / "records")
     numbers(session).write.format("tfrecord").mode("append").save(path)

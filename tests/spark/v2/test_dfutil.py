@@ -14,6 +14,8 @@ import tensorflowonspark as tfos
 from tensorflowonspark import dfutil
 from tests.support.tfrecord_examples import example, floats, ints, texts, write
 
+pytestmark = pytest.mark.smoke
+
 local = pytest.mark.masters("local")
 
 

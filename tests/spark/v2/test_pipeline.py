@@ -67,6 +67,7 @@ def squares(spark, rows=3, partitions=1):
     return spark.range(0, rows, 1, partitions).select("id", f.array(*numbers).alias("x"), f.lit("?").alias("pred"))
 
 
+@pytest.mark.smoke
 def test_only_the_wanted_columns_come_each_with_its_own_tensor(spark, exported):
     wanted = {"zero": "a", "middle": "c", "again": "b", "text": "x"}
     answered = applying(exported, {"x": "square"}, wanted, batch_size=2).transform(squares(spark))
