@@ -35,8 +35,8 @@ _WITHOUT_BOTH = ("cli", "columns", "driver", "frames", "search", "storage", "tas
 # Private names of other libraries in the other folders, and names in strings that are no names of a library.
 _OF_OTHERS = {
     "Python": (
-        "_clear", "_current_frames", "_exit", "_getframe", "_global_shutdown", "_registered_with_atexit", "_registry",
-        "_replace", "_run_exitfuncs", "_shutdown", "_threading_atexits",
+        "_asdict", "_clear", "_current_frames", "_exit", "_getframe", "_global_shutdown", "_registered_with_atexit",
+        "_registry", "_replace", "_run_exitfuncs", "_shutdown", "_threading_atexits",
     ),
     "pyspark": (
         "_copyValues", "_dummy", "_get_metadata_to_save", "_jbroadcast", "_jsc", "_jvm", "_paramMap", "_path",

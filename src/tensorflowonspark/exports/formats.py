@@ -21,6 +21,16 @@ class ExportFormat:
         """Whether another library computes it, with operations of its own."""
         return bool(self.runtime)
 
+    @property
+    def has_runtime(self) -> bool:
+        """Whether what applies it is installed here."""
+        return not self.runtime or find_spec(self.runtime) is not None
+
+    @property
+    def install(self) -> str:
+        """The command that installs what writes and applies it."""
+        return f'pip install "tensorflowonspark[{self.extra}]"'
+
 
 FORMATS = {
     each.name: each
@@ -76,6 +86,5 @@ def require_packages(found: ExportFormat) -> None:
     """Refuse a format that can't be written here, since a package is missing, which the error names."""
     if missing := [each for each in found.packages if find_spec(each) is None]:
         raise SpecError(
-            f"format={found.name!r} needs {' and '.join(missing)}, which this Python has not: "
-            f'pip install "tensorflowonspark[{found.extra}]"'
+            f"format={found.name!r} needs {' and '.join(missing)}, which this Python has not: {found.install}"
         )

@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Callable
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -17,12 +16,12 @@ Call = Callable[[Arrays], Arrays]  # takes rows by input, and returns the output
 
 def can_apply(to: ExportFormat) -> bool:
     """Return whether the runtime of a format is installed; warn if it is not."""
-    if not to.runtime or find_spec(to.runtime) is not None:
+    if to.has_runtime:
         return True
     _log.warning(
-        "format=%r: the export was not compared with the model, since %s is not installed: pip install "
-        '"tensorflowonspark[%s]" on the nodes; check_rows=0 says that it need not be',
-        *(to.name, to.runtime, to.extra),
+        "format=%r: the export was not compared with the model, since %s is not installed: %s on the nodes; "
+        "check_rows=0 says that it need not be",
+        *(to.name, to.runtime, to.install),
     )
     return False
 

@@ -8,7 +8,6 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -66,8 +65,8 @@ def onnx_bundle(bundle: ModelBundle, layers: Sequence[str] = ()) -> ModelBundle:
 
 def require_runtime(where: str) -> None:
     """Refuse to go on without ONNX Runtime."""
-    if find_spec(_ONNX.runtime) is None:
-        raise SpecError(f'{_ONNX.runtime} is not installed in {where}: pip install "tensorflowonspark[{_ONNX.extra}]"')
+    if not _ONNX.has_runtime:
+        raise SpecError(f"{_ONNX.runtime} is not installed in {where}: {_ONNX.install}")
 
 
 def _made_up(inputs: Sequence[TensorInfo]) -> dict[str, "np.ndarray[Any, Any]"]:

@@ -13,6 +13,7 @@ from pyspark.sql import functions as f
 
 from benchmarks.formats import models
 from tensorflowonspark.errors import SpecError
+from tensorflowonspark.exports import formats
 from tensorflowonspark.ml import KerasModel, distribution, onnx_engine
 from tests.cluster.ml.test_export import own_layer, sequences, several, side_by_side, text, vectors
 
@@ -175,7 +176,7 @@ def test_models_that_it_can_not_apply(spark, make, error):
 
 def test_a_package_that_is_missing_is_named_before_spark_begins(spark, monkeypatch):
     stage, rows = numbers(spark)
-    monkeypatch.setattr(onnx_engine, "find_spec", lambda _name: None)
+    monkeypatch.setattr(formats, "find_spec", lambda name: None if name == "onnxruntime" else name)
     distribution._converted.clear()
     with pytest.raises(SpecError, match=r'onnxruntime is not installed in this Python: pip install "tensorflowonspark'):
         stage.setEngine("onnx").transform(rows)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tensorflowonspark.errors import SpecError
-from tensorflowonspark.exports import formats, parity, writing
+from tensorflowonspark.exports import formats, writing
 from tensorflowonspark.exports.formats import FORMATS, format_of, require_packages
 from tensorflowonspark.exports.parity import require_equal
 from tensorflowonspark.exports.writing import comparison, require_writable, save, write_as
@@ -101,7 +101,7 @@ def test_rows_that_the_model_does_not_take(tmp_path, caplog, rows, text):
 
 
 def test_a_runtime_that_is_missing_and_a_program_without_rows_are_warnings(tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr(parity, "find_spec", lambda _: None)
+    monkeypatch.setattr(formats, "find_spec", lambda _: None)
     with caplog.at_level(logging.WARNING):
         write_as(FORMATS["litert"], comparison(None, FORMATS["litert"], SEEN, 1e-3))(
             model(), str(tmp_path / "a.tflite")

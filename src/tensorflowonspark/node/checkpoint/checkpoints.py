@@ -21,7 +21,7 @@ from tensorflowonspark.node.checkpoint.mirror import Mirror
 from tensorflowonspark.node.checkpoint.parts import divided_objects
 from tensorflowonspark.node.checkpoint.position import ResumePosition
 from tensorflowonspark.node.checkpoint.restoring import Restoring
-from tensorflowonspark.node.checkpoint.saving import Saving, SavingNode
+from tensorflowonspark.node.checkpoint.saving import Place, Saving, SavingNode
 from tensorflowonspark.node.checkpoint.state import is_shared, read_state
 from tensorflowonspark.node.checkpoint.store import CheckpointStore, SavedCheckpoint, Source
 from tensorflowonspark.node.checkpoint.writer import SavePolicy, Writer, Writers
@@ -172,7 +172,7 @@ class Checkpoints:
             self._position.require_resumable()
         with nullcontext() if self._meter is None else self._meter.saving(int(step)):
             self._is_shared = is_shared(state)
-            self._saving.save(state, self._is_shared, int(step), epoch, batch, measured, beside)
+            self._saving.save(state, self._is_shared, Place(int(step), epoch, batch), measured, beside)
 
     def restore(self, state: "tf.train.Checkpoint | keras.Model", *, best: bool = False) -> int:
         """Restore the newest complete checkpoint, or the best one, and return its step.

@@ -6,7 +6,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple
 
 from tensorflowonspark.errors import CheckpointError
 from tensorflowonspark.keras.workers import combine, roles
@@ -19,6 +19,14 @@ from tensorflowonspark.node.run_record import RunRecord
 from tensorflowonspark.run_manifest import FILE
 
 _log = logging.getLogger(__name__)
+
+
+class Place(NamedTuple):
+    """Where a training stands: its steps, its complete epochs, and the steps of the next one."""
+
+    step: int
+    epoch: int
+    batch: int
 
 
 @dataclass(frozen=True)
@@ -61,9 +69,7 @@ class Saving:
         self,
         state: Any,
         shared: bool,
-        step: int,
-        epoch: int,
-        batch: int,
+        place: Place,
         measured: Mapping[str, Any],
         beside: Callable[[str], None] | None,
     ) -> None:
@@ -80,14 +86,14 @@ class Saving:
             write_rest = self._state.write(state, local, keep=self._node.is_chief, beside=not at_once)
             problem: CheckpointError | None = None
             if at_once:
-                (name, problem), parts = self._parts.write(state, step), []
+                (name, problem), parts = self._parts.write(state, place.step), []
                 if problem and self._writer.copies is None:
                     raise problem
             else:
-                name, own = self._parts.prepare(state, step)
+                name, own = self._parts.prepare(state, place.step)
                 parts = list(own)
             fields = {"name": name, **measured, **(self._writer.copies.stamp if self._writer.copies else {})}
-            complete = self._complete(local, shared, step, epoch, batch, fields, beside)
+            complete = self._complete(local, shared, place, fields, beside)
             directory = stack.pop_all()
 
         def copy() -> SavedCheckpoint | None:
@@ -104,7 +110,7 @@ class Saving:
                     self._parts.wait_for_all(name, lambda: self._lost)
                 return add()
 
-        what = f"the checkpoint of step {step}"
+        what = f"the checkpoint of step {place.step}"
         written = self._writer.write(copy, what, self._policy.max_failures, at_once=at_once)
         if shared and not self._is_seen:
             self._require_seen(written)
@@ -125,9 +131,7 @@ class Saving:
         self,
         local: str,
         shared: bool,
-        step: int,
-        epoch: int,
-        batch: int,
+        place: Place,
         fields: Mapping[str, Any],
         beside: Callable[[str], None] | None,
     ) -> Callable[[], Callable[[], SavedCheckpoint]] | None:
@@ -141,15 +145,15 @@ class Saving:
         if beside is not None:
             beside(local)
         if self._record is not None:
-            self._record.write(f"{local}/{FILE}", checkpoint={"step": step, "epoch": epoch, "batch": batch})
-        record, report = {"batch": batch, **fields}, None
+            self._record.write(f"{local}/{FILE}", checkpoint=place._asdict())
+        record, report = {"batch": place.batch, **fields}, None
         if self._position is not None:
-            record = {**self._position.describe(batch), **fields}
+            record = {**self._position.describe(place.batch), **fields}
             report = self._position.saved_here(self._store.directory)
-            self._position.write(local, step, epoch, batch)
+            self._position.write(local, *place)
 
         def describe() -> Callable[[], SavedCheckpoint]:
-            described = self._store.describe(local, step, epoch, **record)
+            described = self._store.describe(local, place.step, place.epoch, **record)
             if self._writer.copies is not None:
                 writers = (len(roles()[1]) if shared else 1) if fields["name"] else 0
                 described = self._writer.copies.numbered(described, self._newest_number)
