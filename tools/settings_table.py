@@ -38,7 +38,9 @@ def entrances(name: str, group: str) -> tuple[str, str, str, str]:
     words = name.split("_")
     param = _PARAMS.get(name, words[0] + "".join(map(str.title, words[1:])))
     is_param = param in keywords_of(EstimatorSettings)
-    option = next(each for each in reversed(_options()[name].option_strings) if not each.startswith("--no-"))
+    known = _options().get(name)
+    options = [] if known is None else known.option_strings
+    option = next((each for each in reversed(options) if not each.startswith("--no-")), "none")
     by_estimator = param if is_param else "none" if name in NOT_FITTED else "clusterOptions"
     if not group:
         return name, name, by_estimator, option

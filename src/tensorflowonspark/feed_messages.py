@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.messages import ColumnSummary, NodeReady, ToDriver, ToNode
+from tensorflowonspark.mixture import Mixture
 from tensorflowonspark.run_manifest import Record
 
 # Bytes of a stream that a node buffers by default: some partitions of Spark's usual 128 MB.
@@ -403,6 +404,7 @@ class SplitManifest:
     fingerprint: int = 0  # of all rows and their partitions, wherever they are; 0: unknown
     layout: Layout | None = None  # of the fed nodes, in the order of `rows`; None: unknown
     is_global: bool = False  # an epoch's steps have the same rows on any number of nodes (`order="global"`)
+    mixture: Mixture | None = None  # of which the rows are; its epochs are global too
 
 
 @dataclass(frozen=True)

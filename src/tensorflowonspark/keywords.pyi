@@ -8,6 +8,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 from tensorflowonspark.driver.feed.feed_settings import Data
 from tensorflowonspark.driver.feed.job import Start
+from tensorflowonspark.driver.feed.mixed_frames import Mixed
 from tensorflowonspark.ml.model import KerasModel
 from tensorflowonspark.ml.params import Invalid
 from tensorflowonspark.ml.training_params import Backend
@@ -43,11 +44,12 @@ class ClusterKeywords(TypedDict, total=False):
 
 class RunKeywords(ClusterKeywords, total=False):
     """Those of `tensorflowonspark.driver.run.run`."""
-    data: DataFrame | Data | None
+    data: DataFrame | Mixed | Data | None
 
 class FeedKeywords(TypedDict, total=False):
     """Those of `tensorflowonspark.driver.feed.feed_settings.FeedSettings`."""
-    validation: DataFrame | str | None
+    validation: DataFrame | Mapping[str, DataFrame] | str | None
+    epoch_rows: int | None
     cache: Literal['disk', 'memory'] | None
     cache_limit: int | str | None
     start: Start
@@ -65,6 +67,8 @@ class FeatureKeywords(TypedDict, total=False):
     shapes: Mapping[str, Sequence[int | None]] | None
     dtypes: Mapping[str, npt.DTypeLike] | None
     fill: Mapping[str, Any] | None
+    source: str | None
+    only: str | None
 
 class ComposedKeywords(FeatureKeywords, total=False):
     """Those of `tensorflowonspark.node.feed.selection.ComposedOptions`."""

@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 import time
+from contextlib import nullcontext
 
 import numpy as np
 from pyspark.sql import functions as f
@@ -34,6 +35,18 @@ def small_model():
         ]
     )
     model.compile("adam", "mse", weighted_metrics=["mae"])
+    return model
+
+
+def network_of_two(ctx, *, on_jax):
+    """Return a compiled network of two inputs and one output, the same in each process."""
+    import keras
+
+    keras.utils.set_random_seed(7)
+    with nullcontext() if on_jax else ctx.strategy().scope():
+        layers = [keras.Input((2,)), keras.layers.Dense(8, "tanh"), keras.layers.Dense(1)]
+        model = keras.Sequential(layers)
+        model.compile(keras.optimizers.Adam(0.02), "mse", jit_compile=False)
     return model
 
 

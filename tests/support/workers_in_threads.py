@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from threading import Barrier
 
 from tensorflowonspark.driver.sharing.manifest import build_manifests
@@ -29,18 +30,19 @@ class Together:
 
 
 def feeds_of(directory, *batches, **manifest):
-    """Return a feed for each worker, each with a partition of its own."""
+    """Return a feed for each worker, each with a partition of its own, or with those of a dict by their numbers."""
     numbers, together = range(len(batches)), Together(len(batches))
     caches = [Cache(str(directory), number, lambda message: None) for number in numbers]
     parts = [
-        cache.store(PartHeader(0, Split.TRAIN, PartId(number), 1), batch.schema, iter([batch]))
-        for number, (cache, batch) in enumerate(zip(caches, batches, strict=True))
+        cache.store(PartHeader(0, Split.TRAIN, PartId(partition), 1), batch.schema, iter([batch]))
+        for number, (cache, own) in enumerate(zip(caches, batches, strict=True))
+        for partition, batch in (own if isinstance(own, dict) else {number: own}).items()
     ]
     nodes = [NodeEndpoint(number, f"worker:{number}", "here", NodeReady("socket", 1)) for number in numbers]
-    manifests = build_manifests(parts, nodes, taker=None, **manifest)
+    manifests = build_manifests(parts, nodes, taker=None)
 
     def share(number):
-        described = manifests[number]
+        described = replace(manifests[number], **manifest)
         shard = caches[number].shard(0, Split.TRAIN, described.parts)
         return Share(described, shard, list(numbers), number, lambda _: None, combine=together.of(number))
 

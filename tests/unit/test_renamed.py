@@ -35,7 +35,7 @@ USES = {
     "map_rows": (lambda: refused(frames.map_rows, len, frame=2), "the data", "map_rows(data=...)"),
     "write_tfrecord": (lambda: refused(tfos.write_tfrecord, df=2, path="."), "data", "write_tfrecord(data=...)"),
     "read_tfrecord in a node": (
-        lambda: refused(FileAccess.read_tfrecord, None, "none", schema=1, recordType="ByteArray"),
+        lambda: refused(FileAccess.read_tfrecord, FileAccess, "none", schema=1, recordType="ByteArray"),
         "schema=1",
         "read_tfrecord(record_type=...)",
     ),

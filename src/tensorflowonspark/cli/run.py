@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 ALONE = {name: each for name, each in keywords_of(ClusterSettings).items() if name not in (*GROUPS, "restarts")}
 OBJECTS: dict[str, Callable[..., Any]] = {"restarts": RestartPolicy, **GROUPS, "data": FeedSettings}
 _KEYWORDS = {**ALONE, **{name: each for kind in OBJECTS.values() for name, each in signature(kind).parameters.items()}}
+_OF_PROGRAMS = ("epoch_rows",)  # of mixtures, which a program states
 _SCRIPT = {name: each for name, each in keywords_of(run_script).items() if name in ("module", "working_dir", "files")}
 _TEXTS = texts_of(run_script, ClusterSettings, *OBJECTS.values())
 _NODES_END = "the nodes have the time of --grace to end; another signal kills them"
@@ -216,7 +217,8 @@ def _add_data_options(group: Any) -> None:
         help="parquet, orc, json, csv, tfrecord or another of Spark's; by default by the path's ending",
     )
     for name in signature(FeedSettings).parameters:
-        _add_option(group, name)
+        if name not in _OF_PROGRAMS:
+            _add_option(group, name)
 
 
 def _add_option(group: Any, name: str) -> None:
@@ -381,7 +383,7 @@ def _settings(options: argparse.Namespace) -> dict[str, Any]:
 
 def _group(options: argparse.Namespace, name: str) -> dict[str, Any]:
     """Return the options of an object of settings, by the names of its fields."""
-    return {field: getattr(options, field) for field in signature(OBJECTS[name]).parameters}
+    return {each: getattr(options, each) for each in signature(OBJECTS[name]).parameters if each not in _OF_PROGRAMS}
 
 
 def _python(options: argparse.Namespace, submit: list[str]) -> str:

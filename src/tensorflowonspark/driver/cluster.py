@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
     from typing_extensions import Unpack
 
+    from tensorflowonspark.driver.feed.mixed_frames import Mixed
     from tensorflowonspark.keywords import ClusterKeywords, FeedKeywords
 
 _log = logging.getLogger(__name__)
@@ -352,7 +353,7 @@ class Cluster(ClusterView):
 
     @takes_old_keywords({"shuffle": {None: False, "global": True}}, timeout="feed_timeout", shuffle="global_shuffle")
     @takes(FeedSettings)
-    def train(self, data: "DataFrame | BatchRDD", **settings: "Unpack[FeedKeywords]") -> None:
+    def train(self, data: "DataFrame | BatchRDD | Mixed", **settings: "Unpack[FeedKeywords]") -> None:
         """Feed a DataFrame to the workers; return when their programs are done with it.
 
         A program is done with a feed when it asks for the next one or returns; then the Spark job that feeds is ended,
@@ -360,9 +361,12 @@ class Cluster(ClusterView):
 
         Parameters
         ----------
-        data : DataFrame
+        data : DataFrame or dict
             Its columns may be numbers, booleans, strings, binary, dates, timestamps, intervals, decimals, vectors of
-            Spark ML, arrays of these and structs.
+            Spark ML, arrays of these and structs. A dict is a mixture: by the name of each source a pair of a DataFrame
+            and its share, as in ``{"web": (pages, 0.7), "books": (books, 0.3)}``. Each epoch has `epoch_rows` rows in
+            these shares, and each source is shuffled and repeated by itself; step k of an epoch has the same rows on
+            any number of workers.
         **settings
             Those of `FeedSettings`.
 
@@ -386,7 +390,7 @@ class Cluster(ClusterView):
             raise FeedError("a streaming DataFrame has no end: feed it with cluster.train_stream")
         self._feed(self._request(data, FeedSettings(**settings)))
 
-    def _request(self, data: "DataFrame | BatchRDD", settings: FeedSettings) -> FeedRequest:
+    def _request(self, data: "DataFrame | BatchRDD | Mixed", settings: FeedSettings) -> FeedRequest:
         """Return a feed of this cluster; refuse one that it can't have."""
         request = feed_request(data, settings)
         early = request.starts_early and request.keeps_rows
@@ -399,8 +403,9 @@ class Cluster(ClusterView):
         if request.starts_early:
             self._require_joint_restarts(how)
         if request.is_global and (self._config.spec.num_ps or self._config.restarts_nodes):
+            what = "order='global'" if request.mixture is None else "a mixture"
             raise SpecError(
-                "order='global' is for workers that train in step: leave it out with parameter servers, and with "
+                f"{what} is for workers that train in step: leave it out with parameter servers, and with "
                 "restarts=RestartPolicy(scope='node')"
             )
         if request.starts_early and request.validation_column:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from typing_extensions import Unpack
 
+    from tensorflowonspark.driver.feed.mixed_frames import Mixed
     from tensorflowonspark.keywords import ClusterKeywords, RunKeywords
 
 __all__ = ["run", "run_script"]
@@ -42,7 +43,7 @@ def run(
     function: Program,
     args: Any = None,
     *,
-    data: "DataFrame | Data | None" = None,
+    data: "DataFrame | Mixed | Data | None" = None,
     **settings: "Unpack[ClusterKeywords]",
 ) -> Results:
     """Run a function on a cluster until it has returned on all nodes: with one data set, or without.
@@ -118,9 +119,10 @@ def run(
 
 def _run_fed(cluster: Cluster, data: Data) -> Results:
     """Run a cluster that a job feeds, with several partitions for each worker: no rows move between workers."""
-    frame, workers = data.data, len(cluster.spec.fed)
-    even = data.rebalance and not (data.global_shuffle or data.order == "global")
-    request = cluster._request(repartitioned(frame, _PARTITIONS_PER_WORKER * workers) if even else frame, data)
+    rows, partitions = data.data, _PARTITIONS_PER_WORKER * len(cluster.spec.fed)
+    if data.rebalance and not (data.global_shuffle or data.is_global):
+        rows = repartitioned(rows, partitions)
+    request = cluster._request(rows, data)
     with cluster:
         cluster._feed(request)
         return cluster.shutdown()
@@ -190,8 +192,8 @@ def run_script(
 
 def _held_request(data: Data) -> FeedRequest:
     """Return the feed of a held cluster, whose tasks have one input: rows to validate on are marked by a column."""
-    frame, validation = data.data, data.validation
-    request = replace(feed_request(frame, data), round_robin=True)
+    request = replace(feed_request(data.data, data), round_robin=True)
+    frame, validation = request.data, request.validation
     if validation is not None and not isinstance(validation, str):
         frame, validation = _with_marks(frame, validation)
     return replace(request, data=frame, validation=validation)

@@ -35,7 +35,7 @@ def _repair(function: str, module: str, feature: str, *names: str, required: boo
 _TRAINER = "keras.src.backend.tensorflow.trainer"
 _ADAPTERS = "keras.src.trainers.data_adapters"
 _FIT_EVENTS = ("on_epoch_begin", "on_train_batch_end", "on_test_begin", "on_test_end", "on_epoch_end")
-_CALLBACKS = tuple(f"callbacks.CallbackList.{name}" for name in _FIT_EVENTS)
+_CALLBACKS = (*(f"callbacks.CallbackList.{name}" for name in _FIT_EVENTS), "callbacks.History.on_epoch_end")
 _STEPS = ("Model.train_step", "Model.test_step", "utils.unpack_x_y_sample_weight")
 _RUNS = ("fit", "evaluate", "predict", "train_on_batch", "test_on_batch", "predict_on_batch")
 SAVES = ("Model.save", "Model.save_weights", "models.save_model", "saving.save_model")

@@ -31,6 +31,7 @@ class TrainingListener(Protocol):
 
 
 _listener: TrainingListener | None = None  # receives the events of every `fit` of this process
+_kept: tuple[int, Mapping[str, Any]] | None = None  # the epoch that ends, and the metrics that its history takes
 
 
 def connect(listener: TrainingListener | None) -> None:
@@ -43,6 +44,7 @@ def follow_fit(keras: ModuleType) -> None:
     """Report the events of ``fit`` (called after the import of Keras, or of tf_keras)."""
     for method, (report, after) in _EVENTS.items():
         wrap(keras, f"callbacks.CallbackList.{method}", _reporting(report, after=after))
+    wrap(keras, "callbacks.History.on_epoch_end", _keeping)
 
 
 def _reporting(report: Callable[..., None], *, after: bool) -> Callable[..., Any]:
@@ -59,6 +61,13 @@ def _reporting(report: Callable[..., None], *, after: bool) -> Callable[..., Any
     return method
 
 
+def _keeping(wrapped: Any, _history: Any, /, epoch: int, logs: Any = None) -> Any:
+    """Keep the metrics of an epoch with those that callbacks have added: Keras gives the callbacks a copy."""
+    global _kept  # noqa: PLW0603 - until `_epoch_ended`, in the same thread
+    _kept = epoch, dict(logs or {})
+    return wrapped(epoch, logs)
+
+
 def _epoch_began(listener: TrainingListener, callbacks: Any, epoch: int, logs: Any = None) -> None:  # noqa: ARG001
     listener.epoch_began(epoch, (callbacks.params or {}).get("steps"))
 
@@ -68,6 +77,10 @@ def _step_ended(listener: TrainingListener, callbacks: Any, batch: int, logs: An
 
 
 def _epoch_ended(listener: TrainingListener, callbacks: Any, epoch: int, logs: Any = None) -> None:
+    global _kept  # noqa: PLW0603
+    if _kept is not None and _kept[0] == epoch:
+        logs = _kept[1]
+    _kept = None
     shown = any(type(each).__name__ == "ProgbarLogger" for each in callbacks.callbacks)
     listener.epoch_ended(epoch, logs, shown=shown)
 

@@ -29,7 +29,7 @@ else:
 
 # Settings of a cluster that are params, which `clusterOptions` must not set as well.
 _CLUSTER_PARAMS = {"num_workers": "numWorkers", "restarts": "restarts", "gpus_per_node": "gpusPerNode", "env": "env"}
-NOT_FITTED = ("num_ps", "evaluator")  # settings of clusters that an estimator has not
+NOT_FITTED = ("num_ps", "evaluator", "epoch_rows")  # settings that an estimator does not have
 Backend = Literal["tensorflow", "jax", "torch"]
 Precision = Literal["mixed_float16", "mixed_bfloat16", "float32"]
 Strategy = Literal["synchronous", "local_sgd", "diloco"]

@@ -11,6 +11,7 @@ from tensorflowonspark.node.feed.delta_source import DeltaSource
 from tensorflowonspark.node.feed.feed import Feed
 from tensorflowonspark.node.feed.files import FileReader
 from tensorflowonspark.node.feed.iceberg_source import IcebergSource
+from tensorflowonspark.node.feed.mixed_files import Paths, find_sources
 from tensorflowonspark.node.feed.parquet_source import ParquetBased, ParquetSource
 from tensorflowonspark.node.feed.source import Listed
 from tensorflowonspark.node.feed.tfrecord_source import TFRecordSource
@@ -53,13 +54,14 @@ class FileAccess:
     @shows(ReadOptions)
     def read_tfrecord(
         self,
-        paths: str | Sequence[str],
+        paths: Paths | Mapping[str, tuple[Paths, float]],
         *,
         schema: "pa.Schema | StructType | str | None" = None,
         columns: Sequence[str] | None = None,
         cache: str | None = "disk",
         cache_limit: int | str | None = None,
         order: Literal["worker", "global"] = "worker",
+        epoch_rows: int | None = None,
         **options: "Unpack[ReadKeywords]",
     ) -> Feed:
         """Read TFRecord files without Spark, each worker its share; return them as a feed over all workers.
@@ -69,8 +71,9 @@ class FileAccess:
 
         Parameters
         ----------
-        paths : str or sequence of str
-            Files, directories or wildcards, on any file system; long files are divided.
+        paths : str, sequence of str or dict
+            Files, directories or wildcards, on any file system; long files are divided. Or a mixture: by the name of
+            each source a pair of its paths and its share, as for `Cluster.train`; its rows must be kept.
         schema : pa.Schema, StructType or str, optional
             The features and their types, as in ``"id bigint, x array<float>"``; a schema of Arrow or of Spark. By
             default they are inferred from the first records.
@@ -84,6 +87,8 @@ class FileAccess:
             cache, the size of the rows that are in memory at a time, by default ``"512m"``.
         order : {"worker", "global"}
             Of rows that are kept: as for `Cluster.train`.
+        epoch_rows : int, optional
+            The rows of an epoch of a mixture; by default as many as all sources have together.
         **options
             As for ``spark.read.format("tfrecord")``.
 
@@ -117,18 +122,21 @@ class FileAccess:
         >>> before, rows, feed.total_rows
         (None, 6, 6)
         """
-        named = [paths] if isinstance(paths, str) else list(paths)
-        listed = TFRecordSource(named, schema, dict(options), columns=columns, cache_limit=cache_limit).find()
-        return self._open(f"ctx.read_tfrecord({paths!r})", listed, cache, order)
+
+        def source_of(named: list[str]) -> TFRecordSource:
+            return TFRecordSource(named, schema, dict(options), columns=columns, cache_limit=cache_limit)
+
+        return self._open(f"ctx.read_tfrecord({paths!r})", find_sources(paths, epoch_rows, source_of), cache, order)
 
     def read_parquet(
         self,
-        paths: str | Sequence[str],
+        paths: Paths | Mapping[str, tuple[Paths, float]],
         *,
         columns: Sequence[str] | None = None,
         cache: str | None = "disk",
         cache_limit: int | str | None = None,
         order: Literal["worker", "global"] = "worker",
+        epoch_rows: int | None = None,
         filter: "pc.Expression | None" = None,  # noqa: A002 - named at the call, as in Arrow
     ) -> Feed:
         """Read Parquet files without Spark, each worker its row groups; return them as a feed over all workers.
@@ -146,7 +154,7 @@ class FileAccess:
         cache_limit : int or str, optional
             Bytes that a worker keeps at most, as in ``"2g"``; more is an error. By default there is no limit. Without a
             cache, the size of the rows that are in memory at a time, by default ``"512m"``.
-        order : {"worker", "global"}
+        order, epoch_rows
             As for `read_tfrecord`.
         filter : pc.Expression, optional
             The rows to read, as in ``pc.field("day") > 3``, by columns that need not be among `columns`. Row groups
@@ -177,9 +185,13 @@ class FileAccess:
         >>> ctx.read_parquet(parquet, cache=None, filter=pc.field("id") > 3).total_rows
         2
         """
-        named = [paths] if isinstance(paths, str) else list(paths)
-        source = ParquetSource(named, columns=columns, filter=filter, cache_limit=cache_limit)
-        return self._read(repr(paths), source, cache, order)
+
+        def source_of(named: list[str]) -> ParquetSource:
+            return ParquetSource(named, columns=columns, filter=filter, cache_limit=cache_limit)
+
+        call = f"ctx.read_parquet({paths!r}{source_of([]).shown()})"
+        listed = find_sources(paths, epoch_rows, source_of, self._file_reader.read_footers(call))
+        return self._open(call, listed, cache, order)
 
     def read_delta(
         self,
@@ -293,13 +305,15 @@ class FileAccess:
         return self._open(f"ctx.read_{wanted.kind}({name}{listed.source.shown()})", listed, cache, order)
 
     def _open(self, call: str, listed: Listed, cache: str | None, order: str) -> Feed:
-        if is_global(order) and cache is None:
-            raise SpecError("order='global' is for rows that are kept, and with cache=None files are read anew")
+        of_all = is_global(order) or listed.mixture is not None
+        if of_all and cache is None:
+            what = "order='global'" if listed.mixture is None else "a mixture"
+            raise SpecError(f"{what} is for rows that are kept, and with cache=None files are read anew")
         spec, role = self._setup.spec, self._setup.role
         if cache is None and role == spec.chief_role and role not in spec.fed:
             complete = self._file_reader.describe(call, listed)
             feed: Feed = CoordinatedFeed(complete, self._link.feeds.passes, source=listed.source)
         else:
-            feed = self._file_reader.read(call, listed, cache, is_global=is_global(order))
+            feed = self._file_reader.read(call, listed, cache, is_global=of_all)
         self._record.note_feed(feed, f"ctx.read_{listed.source.kind}", listed.source.of_table)
         return feed

@@ -22,6 +22,9 @@ def fit(args, ctx):
             if ctx.index == 1:
                 time.sleep(args["sleep"])
 
+        def on_epoch_end(self, epoch, logs=None):
+            logs["added"] = 0.5
+
     with tf.distribute.MultiWorkerMirroredStrategy().scope():
         model = small_model()
     dataset = ctx.dataset(8, features="features", label="label")
@@ -54,7 +57,7 @@ def test_the_metrics_of_fit_name_its_epochs_rows_and_the_worker_that_the_others_
         found = cluster.metrics()
     first, second = found.nodes
     assert [each.epoch for each in found.epochs] == list(range(5))
-    assert all(set(each.values) == {"loss", "mae", "val_loss", "val_mae"} for each in found.epochs)
+    assert all(set(each.values) == {"loss", "mae", "val_loss", "val_mae", "added"} for each in found.epochs)
     assert (found.rows, first.total_steps, second.total_steps) == (5 * 120, 5 * 15, 5 * 15)
     assert first.bytes > 60 * 5 * 4 * 4
     assert (first.straggler, second.straggler) == (False, True)

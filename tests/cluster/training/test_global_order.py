@@ -1,13 +1,11 @@
 """Feeds with ``order="global"``: a step has the same rows on any number of workers, and the weights are the same."""
 
-from contextlib import nullcontext
-
 import numpy as np
 import pytest
 from pyspark.sql import functions as f
 
 import tensorflowonspark as tfos
-from tests.support.programs import killer_at_step
+from tests.support.programs import killer_at_step, network_of_two
 
 pytestmark = [pytest.mark.masters("local"), pytest.mark.timeout(300)]
 ROWS, EPOCHS, BATCH = 230, 2, 20
@@ -15,13 +13,7 @@ ROWS, EPOCHS, BATCH = 230, 2, 20
 
 def train(args, ctx):
     """Train a network; return its losses and weights."""
-    import keras
-
-    keras.utils.set_random_seed(7)
-    with nullcontext() if args["on_jax"] else ctx.strategy().scope():
-        layers = [keras.Input((2,)), keras.layers.Dense(8, "tanh"), keras.layers.Dense(1)]
-        model = keras.Sequential(layers)
-        model.compile(keras.optimizers.Adam(0.02), "mse", jit_compile=False)
+    model = network_of_two(ctx, on_jax=args["on_jax"])
     feed = ctx.read_parquet(args["files"], order="global") if args["files"] else ctx.feed()
     dataset = feed.dataset(BATCH, features="features", label="label", shuffle=args["shuffle"])
     kill = killer_at_step(ctx, args["dies"], victim=ctx.num_workers - 1)

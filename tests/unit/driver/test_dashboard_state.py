@@ -146,7 +146,9 @@ def test_the_epoch_of_a_program_with_data_of_its_own_is_the_last_that_it_has_rep
 def test_the_summary_has_the_goodput_as_a_share_and_as_text():
     training = PlayedTraining(2)
     training.play(10)
+    training.store.sources = {"web": 70, "books": 30}
     summary = page_state(training.store)["summary"]
+    assert summary["sources"] == "web 70, books 30"
     assert summary["goodput"] == 0.68
     assert summary["goodput_text"].startswith("goodput 68 %: waiting for workers 29 %, waiting for rows 4 %")
 
@@ -190,6 +192,7 @@ def test_prometheus_reads_the_metrics(served):
 
     training, dashboard = served
     training.play(20)
+    training.store.sources = {"web": 70}
     status, headers, body = get(dashboard.metrics_url)
     assert status == 200
     assert headers["Content-Type"].startswith("text/plain")
@@ -207,6 +210,7 @@ def test_prometheus_reads_the_metrics(served):
     share = found["tensorflowonspark_cluster_goodput_ratio", None].value
     lost = {each[0]: each[1] for each in re.findall(r'cluster_lost_ratio{cause="(\w+)"} (\S+)', body.decode())}
     assert tuple(lost) == CAUSES
+    assert 'cluster_epoch_rows{source="web"} 70.0' in body.decode()
     assert share + sum(map(float, lost.values())) == pytest.approx(1.0)
     assert ("tensorflowonspark_node_gpu_memory_bytes", "worker:0") not in found
     assert all(family.documentation for family in text_string_to_metric_families(body.decode()))

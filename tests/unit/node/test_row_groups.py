@@ -19,8 +19,8 @@ from tensorflowonspark.storage.partition_columns import directory_of
 
 
 def groups_of(path, columns=None, rows=None):
-    found, schema, _ = ParquetSource([str(path)], columns=columns, filter=rows).find()
-    return found, schema
+    listed = ParquetSource([str(path)], columns=columns, filter=rows).find()
+    return listed.splits, listed.schema
 
 
 def rows_of(groups):

@@ -22,7 +22,7 @@ from tests.support.tables import listed
 
 def read(kind, source, columns=None, rows=None):
     """Return the rows in the order of their ids, and the request with the version."""
-    groups, _, found = listed(kind, source, columns, rows)
+    groups, _, found, _ = listed(kind, source, columns, rows)
     assert sum(group.count() for group in groups) == sum(b.num_rows for group in groups for b in group.batches())
     rows = [row for group in groups for batch in group.batches() for row in batch.to_pylist()]
     return sorted(rows, key=lambda row: row.get("id", 0)), vars(found)

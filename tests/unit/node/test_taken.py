@@ -22,6 +22,7 @@ from tensorflowonspark.feed_messages import (
     PartitionSlice,
     PartSummary,
     Split,
+    SplitManifest,
 )
 from tensorflowonspark.messages import NodeEndpoint
 from tensorflowonspark.node.feed.files import FileReader
@@ -145,7 +146,8 @@ def from_files(sizes, workers, rebalance):
 
 
 WAYS = {"job": from_jobs, "held": held, "files": from_files}
-SELECTION = Selection(SimpleNamespace(schema=SCHEMA, columns=summarize(EXAMPLE, 0, 0)), FeatureOptions(features="id"))
+MANIFEST = SplitManifest({}, columns=summarize(EXAMPLE, 0, 0), schema=SCHEMA)
+SELECTION = Selection(MANIFEST, FeatureOptions(features="id"))
 
 
 class Cluster(NamedTuple):

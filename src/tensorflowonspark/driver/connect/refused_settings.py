@@ -1,7 +1,6 @@
 """The settings that a cluster over Spark Connect can't have."""
 
 from tensorflowonspark.config import ClusterConfig
-from tensorflowonspark.driver.log_files import is_remote_directory
 from tensorflowonspark.driver.program import configure
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.settings import ClusterSettings
@@ -22,7 +21,7 @@ def check_settings(config: ClusterConfig, *, held: bool = False) -> None:
             "the nodes that `run` makes end with its job, and their output is in the executors' log: leave this out, "
             "or give nodes=Nodes(hold=False)"
         )
-    elif config.log_dir is not None and not is_remote_directory(config.log_dir):
+    elif config.log_dir is not None and "://" not in config.log_dir:  # file:// is one that all machines have
         reasons["log_dir",] = "the driver's part runs in a task, on another machine: leave this out, or name a URL"
     default = configure(config.program, {**vars(ClusterSettings()), **vars(config.spec)})
     for names, reason in reasons.items():

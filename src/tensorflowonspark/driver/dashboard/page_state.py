@@ -81,6 +81,7 @@ def page_state(store: MetricsStore, tensorboard: Callable[[], str | None] = lamb
         "advice": now.advice,
         "goodput": now.goodput and _rounded(now.goodput.share, SHARE_DIGITS),
         "goodput_text": now.goodput and str(now.goodput),
+        "sources": ", ".join(f"{name} {rows}" for name, rows in now.sources.items()),
         "tensorboard": tensorboard(),
     }
     return {

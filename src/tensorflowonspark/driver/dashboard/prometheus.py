@@ -76,6 +76,11 @@ def _of_cluster(now: ClusterMetrics) -> "Iterator[Metric]":
         for cause, share in now.goodput.causes.items():
             lost.add_metric([cause], share)
         yield lost
+    if now.sources:
+        drawn = GaugeMetricFamily(f"{_PREFIX}cluster_epoch_rows", "Rows of a source in an epoch.", labels=["source"])
+        for source, rows in now.sources.items():
+            drawn.add_metric([source], rows)
+        yield drawn
     events = CounterMetricFamily(
         f"{_PREFIX}cluster_events", "Starts, notices, failures, restarts and ends.", labels=["kind"]
     )

@@ -1,6 +1,7 @@
 """What the nodes get to know of a feed: that its rows arrive, and what all nodes have when it is complete."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tensorflowonspark.driver.feed.contents import ContentCheck
@@ -54,6 +55,8 @@ class Announcer:
             self.validate_on(summaries)
         manifests = self._manifests(summaries, Split.TRAIN)
         self.rows = sum(next(iter(manifests.values())).rows.values()) if manifests else 0
+        mixture = self._request.mixture
+        self._monitor.run.metrics.sources = {} if mixture is None else mixture.rows_of_sources(self.rows)
         for node in self._readers():
             number = node.number
             if self.informed.get(number) != node.restarts:
@@ -79,11 +82,14 @@ class Announcer:
         alone = monitor.roster.spec.num_ps or monitor.restarts_nodes
         own = [part for part in parts if part.split is split]
         lost = any(node.lost for node in monitor.roster.nodes)  # and some partitions with them
-        return build_manifests(
+        manifests = build_manifests(
             own,
             node_endpoints(fed),
             request.cache if request.rebalance and not alone else None,
             [node.number for node in self._readers() if node not in fed],
             self._contents.take(split, own, lost=lost),
-            request.is_global,
         )
+        return {
+            number: replace(each, is_global=request.is_global, mixture=request.mixture)
+            for number, each in manifests.items()
+        }

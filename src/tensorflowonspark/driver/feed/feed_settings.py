@@ -1,10 +1,12 @@
 """How a DataFrame is fed, as a user asks for it."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tensorflowonspark.declarations import SECONDS
 from tensorflowonspark.driver.feed.job import FeedRequest, Start, check_frame
+from tensorflowonspark.driver.feed.mixed_frames import mix
 from tensorflowonspark.driver.spark.batch_rdd import BatchRDD
 from tensorflowonspark.errors import FeedError, SpecError
 from tensorflowonspark.feed_messages import CacheConfig, is_global
@@ -14,6 +16,8 @@ from tensorflowonspark.settings import SettingsGroup, check_seconds
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from typing_extensions import Self
+
+    from tensorflowonspark.driver.feed.mixed_frames import Mixed
 
 __all__ = ["Data", "FeedSettings", "feed_request"]
 
@@ -28,7 +32,9 @@ class FeedSettings(SettingsGroup):
     ----------
     validation : DataFrame or str, optional
         Rows to validate on (``feed.validation``): a DataFrame with the same columns, or the boolean column of the data
-        that marks them.
+        that marks them. Of a mixture, a dict of DataFrames by the names of sources, or that column.
+    epoch_rows : int, optional
+        The rows of an epoch of a mixture; by default as many as all sources have together.
     cache : {"disk", "memory"} or None
         Where the workers keep the rows, so that each epoch can pass over them: in files in Spark's local directories
         ("disk"), in memory, or not at all (None). With None the programs begin with the first rows, and pass over them
@@ -70,7 +76,8 @@ class FeedSettings(SettingsGroup):
         If a setting can't be right; the error names it and its value.
     """
 
-    validation: "DataFrame | str | None" = None
+    validation: "DataFrame | Mapping[str, DataFrame] | str | None" = None
+    epoch_rows: int | None = None
     cache: Literal["disk", "memory"] | None = "disk"
     cache_limit: int | str | None = None
     start: Start = "all_rows"
@@ -92,8 +99,8 @@ class Data(FeedSettings):
 
     Parameters
     ----------
-    data : DataFrame
-        The rows.
+    data : DataFrame or dict
+        The rows; or by name the sources of a mixture, each a pair of a DataFrame and its share (`Cluster.train`).
     **settings
         Those of `FeedSettings`.
 
@@ -108,49 +115,64 @@ class Data(FeedSettings):
     'all_rows'
     """
 
-    data: "DataFrame" = field(kw_only=False)
+    data: "DataFrame | Mixed" = field(kw_only=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.data is None:
             raise SpecError("there is no data to train on, and only settings of it: pass a DataFrame as data")
 
+    @property
+    def is_global(self) -> bool:
+        """Whether an epoch's steps have the same rows on any number of workers, in partitions that stay as they are."""
+        return is_global(self.order) or isinstance(self.data, Mapping)
+
     @classmethod
     def _of(cls, value: Any, name: str) -> "Self":  # noqa: ARG003 - a DataFrame is checked when it is fed
         return value if isinstance(value, cls) else cls(value)
 
 
-def feed_request(data: "DataFrame | BatchRDD", settings: FeedSettings) -> FeedRequest:
-    """Return the feed of some rows.
+def feed_request(data: "DataFrame | BatchRDD | Mixed", settings: FeedSettings) -> FeedRequest:
+    """Return the feed of some rows, or of a mixture.
 
     Rows that can't be fed, or not so, raise `FeedError`; what is no DataFrame, and a limit that is no number of bytes,
     `SpecError`.
     """
     cache = CacheConfig.parse(settings.cache, settings.cache_limit)
     early = settings.start == "first_rows" and settings.cache is not None
+    validation, mixture = settings.validation, None
+    if isinstance(data, Mapping):
+        data, validation, mixture = mix(data, validation, settings.epoch_rows)
+    elif isinstance(validation, Mapping) or settings.epoch_rows is not None:
+        raise SpecError(
+            "epoch_rows, and a dict of rows to validate on, are for a mixture: pass a dict as data, as in "
+            "{'web': (df1, 0.7), 'books': (df2, 0.3)}"
+        )
     request = FeedRequest(
         data,
-        validation=settings.validation,
+        validation=validation,
         cache=cache,
         start=settings.start,
         rebalance=settings.rebalance and not early,
         timeout=settings.feed_timeout,
         independent_workers=settings.independent_workers,
-        is_global=is_global(settings.order),
+        is_global=is_global(settings.order) or mixture is not None,
+        mixture=mixture,
         given=given_settings(settings),
     )
     if request.is_global and (request.starts_early or settings.global_shuffle):
+        what = "order='global'" if mixture is None else "a mixture"
         raise FeedError(
-            "order='global' is for rows that are kept, that have all arrived before the first step, and whose "
+            f"{what} is for rows that are kept, that have all arrived before the first step, and whose "
             "partitions do not depend on the workers: leave out cache=None, start='first_rows' and global_shuffle"
         )
     if settings.independent_workers and request.keeps_rows:
         raise FeedError("independent workers read rows as they come: feed them with cache=None")
     if isinstance(data, BatchRDD):
-        if request.keeps_rows or settings.validation is not None:
+        if request.keeps_rows or validation is not None:
             raise FeedError("an RDD is fed with cache=None and without validation rows, or as a DataFrame")
         if settings.global_shuffle:
             raise FeedError("global_shuffle=True is for DataFrames: shuffle an RDD itself (rdd.repartition)")
     else:
-        check_frame(data, settings.validation)
+        check_frame(data, validation)
     return request

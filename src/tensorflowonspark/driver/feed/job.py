@@ -7,6 +7,7 @@ from tensorflowonspark.columns import check_schema, require_frame
 from tensorflowonspark.driver.spark.batch_rdd import BatchRDD
 from tensorflowonspark.errors import FeedError
 from tensorflowonspark.feed_messages import CacheConfig, CacheMode, Split
+from tensorflowonspark.mixture import Mixture
 from tensorflowonspark.run_manifest import Record
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ class FeedRequest:
     rebalance: bool = True
     timeout: float = 600.0  # seconds
     is_global: bool = False  # an epoch's steps have the same rows on any number of workers
+    mixture: Mixture | None = None  # of which the rows are; its epochs are global too
     independent_workers: bool = False  # they take no steps together
     round_robin: bool = False  # the tasks' rows are those of all partitions in turn (`driver/spark/repartition.py`)
     given: Record = field(default_factory=dict, compare=False)  # the settings, as a run's manifest has them

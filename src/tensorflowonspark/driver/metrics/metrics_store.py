@@ -45,6 +45,7 @@ class MetricsStore:
         self.cluster = ""
         self.restarts = 0
         self.validation: dict[str, list[float]] = {}  # as of `ClusterMetrics`
+        self.sources: dict[str, int] = {}  # likewise
         self.manifest: Record = {}  # as the chief knows it, or before that the driver
         self._advice: Callable[[], str | None] = lambda: None
         self._nodes: Sequence[Node] = ()
@@ -148,6 +149,7 @@ class MetricsStore:
             seconds=self._clock.seconds,
             goodput=self.goodput(),
             validation=self.validation,
+            sources=self.sources,
         )
 
     def goodput(self) -> Goodput | None:

@@ -198,6 +198,8 @@ class ClusterMetrics:
     validation : mapping of str to list of float
         What an evaluator has found (`Context.evaluate_checkpoints`): each metric's values, and as ``epoch`` the numbers
         of their epochs.
+    sources : mapping of str to int
+        The rows of each source in an epoch of the last feed, if that is a mixture.
     version : int
         Of the fields of these records: another one once a field has been renamed, or has another meaning.
     """
@@ -219,4 +221,5 @@ class ClusterMetrics:
     seconds: float = 0.0
     goodput: Goodput | None = None
     validation: Mapping[str, list[float]] = field(default_factory=dict)
+    sources: Mapping[str, int] = field(default_factory=dict)
     version: int = 1

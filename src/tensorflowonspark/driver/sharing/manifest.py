@@ -22,7 +22,6 @@ def build_manifests(
     taker: CacheConfig | None = CacheConfig(),  # noqa: B008 - frozen
     readers: Sequence[int] = (),
     fingerprint: int = 0,
-    is_global: bool = False,
 ) -> dict[int, SplitManifest]:
     """Return the manifest of one split for each node, by its number: the totals, and the parts and moves of that node.
 
@@ -47,7 +46,6 @@ def build_manifests(
             tuple(move for move in moves if number in (move.giver, move.taker)),
             fingerprint,
             layout,
-            is_global,
         )
         for number in (*rows, *readers)
     }

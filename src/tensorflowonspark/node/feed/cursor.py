@@ -9,7 +9,7 @@ from tensorflowonspark.node.feed.rows import Rows
 from tensorflowonspark.node.feed.selection import Selection
 from tensorflowonspark.node.feed.share_rows import ShareRows
 from tensorflowonspark.node.feed.step_orders import StepOrder
-from tensorflowonspark.node.feed.taken import EpochRest, StepSpan, TakenRows, find_left, order_seed
+from tensorflowonspark.node.feed.taken import EpochRest, StepSpan, TakenRows, order_seed
 
 
 class EpochCursor:
@@ -83,15 +83,12 @@ class EpochCursor:
 
     def takes_steps_as(self, span: StepSpan) -> bool:
         """Return whether the steps of a span have as many rows, in an order of the same seed."""
-        wanted = self.order.shares.batch_size, self.order.seed, self.order.is_global
-        return wanted == (span.batch_size, span.seed, span.is_global)
+        order = self.order
+        wanted = order.shares.batch_size, order.seed, order.is_global, order.mixture
+        return wanted == (span.batch_size, span.seed, span.is_global, span.mixture)
 
     def _rest_after(self, epoch: int, spans: tuple[StepSpan, ...], plan: EpochPlan) -> EpochRest | None:
-        if not spans:
-            return EpochRest(epoch)
-        layout = self.order.layout
-        left = None if layout is None else find_left(epoch, spans, layout)
-        return None if left is None else self.order.rest(epoch, spans, left, plan)
+        return self.order.rest(epoch, spans, plan) if spans else EpochRest(epoch)
 
     def _span(self, rest: EpochRest, steps: int) -> StepSpan | None:
         rows, plan = self.all_rows()
@@ -138,6 +135,7 @@ class EpochCursor:
         """Begin the next pass, over the next epoch or what is left of one."""
         rows, whole = self.all_rows()
         self.epoch, step = self.next
+        of_epoch = self.order.plan(EpochRest(self.epoch), whole).rows
         rest, plan, first = self._left(whole)
         if step < self._rest_of(self.epoch).first_step:
             self._rest = rest  # that of a pass that was abandoned is over
@@ -151,5 +149,5 @@ class EpochCursor:
             epoch=self.epoch,
             step=step,
             steps=whole.steps,
-            rows_before=whole.rows - plan.rows + plan.before(first),
+            rows_before=of_epoch - plan.rows + plan.before(first),
         )

@@ -32,7 +32,8 @@ def describe_rows(manifest: SplitManifest, rows: int | None, seed: int | None) -
     checksum = f"{manifest.fingerprint:x}" if manifest.fingerprint else None
     columns = {each.name: str(each.type) for each in schema}
     own_seed = None if seed is None else int(seed)  # a program may give one of NumPy, which JSON does not have
-    return {"rows": rows, "checksum": checksum, "columns": columns, "seed": own_seed}
+    mixed = {} if manifest.mixture is None or rows is None else {"sources": manifest.mixture.rows_of_sources(rows)}
+    return {"rows": rows, "checksum": checksum, "columns": columns, "seed": own_seed, **mixed}
 
 
 class Feed:
@@ -84,8 +85,9 @@ class Feed:
     @property
     def columns(self) -> list[str]:
         """Names of the columns; a field of a struct is a column named ``struct.field``."""
-        schema = self._share.manifest.schema
-        return list(pa.ipc.read_schema(pa.py_buffer(schema)).names) if schema else []
+        schema, mixture = self._share.manifest.schema, self._share.manifest.mixture
+        names = pa.ipc.read_schema(pa.py_buffer(schema)).names if schema else []
+        return [name for name in names if mixture is None or name != mixture.column]
 
     def steps(self, batch_size: int) -> int | None:
         """Return the number of steps in an epoch, which is the same on all workers.

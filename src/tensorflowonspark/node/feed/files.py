@@ -109,7 +109,9 @@ class FileReader:
         complete = self._agree(feed, call, splits, parts)
         if not any(complete.train.rows.values()):
             raise SpecError(f"{call}: there are no rows")
-        return self.feeds.open(replace(complete, train=replace(complete.train, is_global=is_global)))
+        return self.feeds.open(
+            replace(complete, train=replace(complete.train, is_global=is_global, mixture=listed.mixture))
+        )
 
     def read_footers(self, call: str) -> ReadFooters:
         """Return what reads the footers of files: each worker its part, or another node all of them."""

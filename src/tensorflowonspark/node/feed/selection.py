@@ -12,6 +12,7 @@ import pyarrow as pa
 from tensorflowonspark.columns import Array, Kind, Ragged, kind_of, merge
 from tensorflowonspark.errors import FeedError, SpecError, did_you_mean
 from tensorflowonspark.feed_messages import SplitManifest
+from tensorflowonspark.mixture import Mixture
 
 if TYPE_CHECKING:
     from tensorflowonspark.node.feed.row_window import Window
@@ -48,6 +49,12 @@ class FeatureOptions:
     fill : mapping, optional
         The value that replaces a null, by column; a null array of a ragged column becomes empty. By default a null
         is an error.
+    source : str, optional
+        With rows of a mixture, the name under which the features have the number of each row's source: int32, from 0 in
+        the order in which the sources were given.
+    only : str, optional
+        With rows of a mixture, the name of a source: the rows are its own, each once in an epoch, as to validate on
+        each source by itself. They are copied into memory.
     """
 
     features: str | Sequence[str] | None = None
@@ -56,6 +63,8 @@ class FeatureOptions:
     shapes: Mapping[str, Sequence[int | None]] | None = None
     dtypes: Mapping[str, npt.DTypeLike] | None = None
     fill: Mapping[str, Any] | None = None
+    source: str | None = None
+    only: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,7 +146,10 @@ class Selection:
 
     def __init__(self, manifest: SplitManifest, options: FeatureOptions, *, inference: bool = False) -> None:
         self._schema = pa.ipc.read_schema(pa.py_buffer(manifest.schema)) if manifest.schema else pa.schema([])
-        self._columns = dict.fromkeys(self._schema.names)
+        self._source = self._source_column(manifest, options.source)
+        self.only = self._only(manifest, options.only)  # the rows to take; None: all
+        hidden = () if manifest.mixture is None else (manifest.mixture.column,)
+        self._columns = {name: None for name in self._schema.names if name not in hidden}
         self._options = options
         self._check_options()
         features, label = options.features, options.label
@@ -151,9 +163,25 @@ class Selection:
         used = dict.fromkeys([*names_in(self.features), *names_in(self.label), *names_in(self.sample_weight)])
         self._check_names(used)
         self._summaries = manifest.columns
-        self.kinds = {name: self._kind(name) for name in used}
+        self.kinds = {name: self._kind(name) for name in (*used, *self._source.values())}
         self._check_kinds(inference)
         text_columns.update((name, None) for name, kind in self.kinds.items() if kind.dtype.kind == "O")
+
+    def _source_column(self, manifest: SplitManifest, name: str | None) -> dict[str, str]:
+        """Return the column of the rows' sources, by the name that the program gives it; {} if it wants none."""
+        if name is None:
+            return {}
+        return {name: _mixture(manifest, f"source={name!r}").column}
+
+    def _only(self, manifest: SplitManifest, name: str | None) -> tuple[str, int] | None:
+        """Return the column of the rows' sources, and the number of the one that the program wants."""
+        if name is None:
+            return None
+        mixture = _mixture(manifest, f"only={name!r}")
+        if name not in mixture.names:
+            meant = did_you_mean(name, mixture.names)
+            raise FeedError(f"only={name!r}: there is no such source{meant}: {list(mixture.names)}")
+        return mixture.column, mixture.names.index(name)
 
     def _features(self, features: str | Sequence[str] | None) -> str | list[str]:
         if features is not None:
@@ -191,6 +219,8 @@ class Selection:
     def _check_kinds(self, inference: bool) -> None:
         if self.features == []:
             raise FeedError(f"no column is left for the features: the rows have {list(self._columns)}")
+        for name in set(self._source) & {*names_in(self.features), WEIGHT}:
+            raise FeedError(f"source={name!r}: another feature has that name: choose another one")
         weight = self.sample_weight
         if weight is not None and not _are_numbers(self.kinds[weight]):
             raise FeedError(
@@ -229,7 +259,11 @@ class Selection:
 
     def pick_features(self, values: Mapping[str, Any]) -> Any:
         """Return the features alone, in their structure."""
-        return _pick(self.features, values)
+        x = _pick(self.features, values)
+        if not self._source:
+            return x
+        by_name = x if isinstance(x, dict) else {str(self.features): x}
+        return {**by_name, **{name: values[column] for name, column in self._source.items()}}
 
     @property
     def weight_shape(self) -> tuple[int, ...]:
@@ -256,6 +290,12 @@ class Selection:
         return np.where(real, weights + 0.0, -0.0).astype(
             self.weight_dtype
         )  # + 0.0: no weight of the user is a negative zero
+
+
+def _mixture(manifest: SplitManifest, option: str) -> Mixture:
+    if manifest.mixture is None:
+        raise FeedError(f"{option}: the rows are not those of a mixture: leave it out")
+    return manifest.mixture
 
 
 def real_rows(batch: Batch) -> Batch:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from tensorflowonspark.errors import FeedError
 from tensorflowonspark.feed_messages import Layout, Shares, SplitManifest
 from tensorflowonspark.messages import Progress
+from tensorflowonspark.mixture import Mixture
 from tensorflowonspark.node.feed.observer import NOBODY, Observer
 from tensorflowonspark.node.feed.plan import EpochPlan, plan_epoch, shares_of, uneven_rows
 from tensorflowonspark.node.feed.rows import Rows
@@ -65,6 +66,11 @@ class ShareRows:
         return self.manifest.is_global and self.is_training
 
     @property
+    def mixture(self) -> Mixture | None:
+        """The sources of which an epoch has stated shares; None if it has each row once."""
+        return self.manifest.mixture if self.is_training else None
+
+    @property
     def manifest_of_all(self) -> SplitManifest | None:
         """What all workers have; None as long as rows arrive."""
         return self.manifest if self.stream is None else self.stream.arrived()
@@ -102,7 +108,8 @@ class ShareRows:
     def plan(self, counts: Sequence[int], batch_size: int) -> EpochPlan:
         """Return this worker's epoch over rows of these numbers; a pass over them as they arrive has the same steps."""
         if self.is_global:
-            return EpochPlan(counts[self.index], self.shares(batch_size), -(-sum(counts) // batch_size))
+            rows = sum(counts) if self.mixture is None else sum(self.mixture.counts(sum(counts)))
+            return EpochPlan(counts[self.index], self.shares(batch_size), -(-rows // batch_size))
         return plan_epoch(
             counts, batch_size, self.index, in_order=self.stream is not None, equal=self.observer.equal_batches()
         )

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import pyarrow as pa
 
+from tensorflowonspark.mixture import Mixture
 from tensorflowonspark.node.feed.footers import ReadFooters, footers
 from tensorflowonspark.node.feed.windows import FileSplit
 from tensorflowonspark.run_manifest import Record
@@ -19,7 +20,8 @@ class Listed(NamedTuple):
 
     splits: Sequence[FileSplit]
     schema: pa.Schema
-    source: "Source"  # with the version of the table
+    source: "Source"  # with the version of the table; of a mixture, the first one
+    mixture: Mixture | None = None  # of which the rows are, with the number of each one's source in a column
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,7 +3,7 @@
 A cursor asks one of the two, and never which of them it is.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -11,13 +11,16 @@ import numpy as np
 
 from tensorflowonspark.errors import FeedError
 from tensorflowonspark.feed_messages import Layout, PartitionSlice, Shares
+from tensorflowonspark.mixture import Mixture
 from tensorflowonspark.node.feed.global_order import global_order
+from tensorflowonspark.node.feed.mixture_order import mixture_order
 from tensorflowonspark.node.feed.order import Mask, Numbers
 from tensorflowonspark.node.feed.plan import EpochPlan
+from tensorflowonspark.node.feed.row_sources import Sources
 from tensorflowonspark.node.feed.rows import Rows
 from tensorflowonspark.node.feed.shard import Shard
 from tensorflowonspark.node.feed.share_rows import ShareRows
-from tensorflowonspark.node.feed.taken import EpochRest, StepSpan, partition_sizes, row_numbers
+from tensorflowonspark.node.feed.taken import EpochRest, StepSpan, find_left, partition_sizes, row_numbers
 
 Spans = tuple[StepSpan, ...]
 
@@ -30,6 +33,7 @@ class WorkerOrder:
     """
 
     is_global = False
+    mixture: tuple[int, ...] = ()
 
     def __init__(self, share: ShareRows, shares: Shares, seed: int | None, *, alone: bool = False) -> None:
         self.shares = shares
@@ -47,8 +51,11 @@ class WorkerOrder:
         """Whether this worker's batches have as many rows, but for the last one."""
         return not self.shares.batch_size % self.shares.workers
 
-    def rest(self, epoch: int, spans: Spans, left: Sequence[Mask], plan: EpochPlan) -> EpochRest:
-        """Return what is left of an epoch after some spans, of the rows of each worker."""
+    def rest(self, epoch: int, spans: Spans, plan: EpochPlan) -> EpochRest | None:
+        """Return what is left of an epoch after some spans, of the rows of each worker; None if they had others."""
+        left = _left(epoch, spans, self.layout)
+        if left is None:
+            return None
         rows = [int(np.count_nonzero(each)) for each in left]
         steps = max(each.steps(count) for each, count in zip(self._all_shares(), rows, strict=True))
         return EpochRest(epoch, spans, plan.steps - steps, rows, left[self._share.index])
@@ -90,6 +97,7 @@ class GlobalOrder:
     """
 
     is_global, alone = True, False
+    mixture: tuple[int, ...] = ()  # the rows of each source in an epoch
 
     def __init__(self, sizes: dict[int, int], own: Numbers, shares: Shares, seed: int | None) -> None:
         # The layout of one worker that has all rows.
@@ -100,20 +108,30 @@ class GlobalOrder:
         self._sizes = list(sizes.values())
         self._own = np.full(sum(self._sizes), -1)  # numbers of this worker's rows, by those of all
         self._own[own] = np.arange(len(own))
-        self._last: tuple[int, Mask | None, _OwnRows] | None = None
+        self._last: tuple[EpochRest, _OwnRows] | None = None
 
-    def rest(self, epoch: int, spans: Spans, left: Sequence[Mask], plan: EpochPlan) -> EpochRest:
-        """Return what is left of an epoch after some spans, of all rows."""
+    def rest(self, epoch: int, spans: Spans, plan: EpochPlan) -> EpochRest | None:
+        """Return what is left of an epoch after some spans, of all rows; None if they had others."""
+        left = _left(epoch, spans, self.layout)
+        if left is None:
+            return None
         (of_all,) = left
         steps = -(-int(np.count_nonzero(of_all)) // self.shares.batch_size)
         return EpochRest(epoch, spans, plan.steps - steps, left=of_all)
 
+    def _rows_left(self, rest: EpochRest) -> int:
+        return len(self._own) if rest.left is None else int(np.count_nonzero(rest.left))
+
+    def _order(self, rest: EpochRest) -> Numbers:
+        """Return the rows that are left of an epoch, in the order of its steps."""
+        order = global_order(self._sizes, self.seed, rest.epoch)
+        return order if rest.left is None else order[rest.left[order]]
+
     def span(self, rest: EpochRest, steps: int, window_rows: int) -> StepSpan:
         """Return the first steps of what is left of an epoch."""
         size = self.shares.batch_size
-        rows = len(self._own) if rest.left is None else int(np.count_nonzero(rest.left))
-        taken = (min(rows, steps * size),)
-        return StepSpan(self.layout, taken, steps, size, self.seed, window_rows, is_global=True)
+        taken = (min(self._rows_left(rest), steps * size),)
+        return StepSpan(self.layout, taken, steps, size, self.seed, window_rows, is_global=True, mixture=self.mixture)
 
     def plan(self, rest: EpochRest, whole: EpochPlan) -> EpochPlan:
         """Return the plan of what is left of an epoch, by that of a whole one."""
@@ -126,28 +144,76 @@ class GlobalOrder:
         return rows.in_order(self._own_rows(rest).order)
 
     def _own_rows(self, rest: EpochRest) -> _OwnRows:
-        epoch, left = rest.epoch, rest.left
-        if self._last is None or self._last[0] != epoch or self._last[1] is not left:
-            order = global_order(self._sizes, self.seed, epoch)
-            order = order if left is None else order[left[order]]
+        if self._last is None or not _is_same(self._last[0], rest):
+            order = self._order(rest)
             own, size = self._own[order], self.shares.batch_size
             places = np.flatnonzero(own >= 0)
             counts = np.bincount(places // size, minlength=-(-len(order) // size))
-            self._last = epoch, left, _OwnRows(own[places], counts)
-        return self._last[2]
+            self._last = rest, _OwnRows(own[places], counts)
+        return self._last[1]
 
 
-StepOrder = WorkerOrder | GlobalOrder
+class MixtureOrder(GlobalOrder):
+    """The same of a mixture, of which an epoch has the rows in stated shares (`mixture_order`).
+
+    `sources` has the number of the source of each row of all, by the rows' numbers over all partitions.
+    """
+
+    def __init__(
+        self,
+        mixture: Mixture,
+        sources: Sources,
+        sizes: dict[int, int],
+        own: Numbers,
+        shares: Shares,
+        seed: int | None,
+    ) -> None:
+        super().__init__(sizes, own, shares, seed)
+        self._own = self._own[np.argsort(sources, kind="stable")]  # numbered over all sources, one after the other
+        self._sizes = np.bincount(sources, minlength=len(mixture.names)).tolist()
+        self.mixture = mixture.counts(len(sources))
+
+    def rest(self, epoch: int, spans: Spans, plan: EpochPlan) -> EpochRest | None:
+        """Return what is left of an epoch after some spans; None if these were not of this mixture and order."""
+        if any((each.layout, each.mixture, each.seed) != (self.layout, self.mixture, self.seed) for each in spans):
+            return None
+        taken = sum(sum(each.taken) for each in spans)
+        steps = -(-(sum(self.mixture) - taken) // self.shares.batch_size)
+        return EpochRest(epoch, spans, plan.steps - steps, taken=taken)
+
+    def _rows_left(self, rest: EpochRest) -> int:
+        return sum(self.mixture) - rest.taken
+
+    def _order(self, rest: EpochRest) -> Numbers:
+        return mixture_order(self._sizes, self.mixture, self.seed, rest.epoch)[rest.taken :]
 
 
-def step_order(share: ShareRows, shares: Shares, seed: int | None) -> StepOrder:
+def _left(epoch: int, spans: Spans, layout: Layout | None) -> list[Mask] | None:
+    return None if layout is None else find_left(epoch, spans, layout)
+
+
+def _is_same(rest: EpochRest, other: EpochRest) -> bool:
+    return (rest.epoch, rest.taken) == (other.epoch, other.taken) and rest.left is other.left
+
+
+StepOrder = WorkerOrder | GlobalOrder  # of which a mixture's is one
+
+
+def step_order(
+    share: ShareRows, shares: Shares, seed: int | None, sources: Callable[[Sequence[Numbers]], Sources]
+) -> StepOrder:
     """Return the order of steps that a feed asks for, by this worker's shares of them.
 
-    With ``order="global"`` a `FeedError` says that a worker is lost.
+    Of a mixture `sources` returns the sources of all rows, by the numbers of each worker's.
+
+    With ``order="global"`` and of a mixture a `FeedError` says that a worker is lost.
     """
     if not share.is_global:
         return WorkerOrder(share, shares, seed)
     layout = share.layout
     if layout is None or (numbers := row_numbers(layout, sizes := partition_sizes(layout))) is None:
         raise FeedError("order='global': a worker is lost, and nobody knows which rows it had: leave out order")
-    return GlobalOrder(sizes, numbers[share.index], shares, seed)
+    own = numbers[share.index]
+    if share.mixture is None:
+        return GlobalOrder(sizes, own, shares, seed)
+    return MixtureOrder(share.mixture, sources(numbers), sizes, own, shares, seed)

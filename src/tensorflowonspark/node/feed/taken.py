@@ -33,6 +33,7 @@ class StepSpan:
     seed: int | None  # of the orders; None: the rows kept their own
     window_rows: int  # of a window of files that were read anew; 0: all rows of a worker were shuffled together
     is_global: bool = False  # the steps were those of `global_order`, and the layout has one worker with all rows
+    mixture: tuple[int, ...] = ()  # or those of `mixture_order`, with so many rows of each source in an epoch
 
 
 @dataclass(frozen=True)
@@ -66,14 +67,16 @@ class EpochRest:
     first_step: int = 0
     rows: Sequence[int] | None = None  # None: all
     left: Mask | None = None
+    taken: int = 0  # of a mixture, whose epoch may have a row twice: the rows before, in its order
 
 
 def _span(record: dict[str, Any]) -> StepSpan:
     layout = record["layout"]
     slices = tuple(tuple(PartitionSlice(*each) for each in own) for own in layout["slices"])
     moves = tuple(tuple(move) for move in layout["moves"])
+    mixture = tuple(record.get("mixture", ()))  # which checkpoints of 3.0 do not have
     found = {**record, "layout": Layout(slices, moves, layout["mixed"]), "taken": tuple(record["taken"])}
-    return StepSpan(**found)
+    return StepSpan(**{**found, "mixture": mixture})
 
 
 def order_seed(seed: int | None, epoch: int, worker: int) -> list[int] | None:
@@ -108,7 +111,7 @@ def find_left(epoch: int, spans: Sequence[StepSpan], layout: Layout) -> list[Mas
     sizes = partition_sizes(layout)
     left = np.ones(sum(sizes.values()), np.bool_)
     for span in spans:
-        rows = row_numbers(span.layout, sizes)
+        rows = None if span.mixture else row_numbers(span.layout, sizes)
         if rows is None:
             return None
         for worker, (own, slices, taken) in enumerate(zip(rows, span.layout.slices, span.taken, strict=True)):

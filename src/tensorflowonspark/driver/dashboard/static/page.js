@@ -73,6 +73,7 @@ function notices() {
     const when = first === epoch ? `in epoch ${epoch + 1}` : `from epoch ${first + 1} to ${epoch + 1}`;
     found.push(["warning", `${name} was no number (${value}) ${when}, in ${times} report${times > 1 ? "s" : ""}: its curve has gaps`]);
   }
+  if (model.summary.sources) found.push(["", `Rows of an epoch: ${model.summary.sources}`]);
   if (model.isOver && model.summary.goodput) found.push(["", `Time of the nodes: ${model.summary.goodput_text}`]);
   if (model.summary.advice) found.push(["", `Advice: ${model.summary.advice}`]);
   return found;
