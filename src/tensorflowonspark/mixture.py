@@ -37,6 +37,11 @@ class Mixture:
         return split_by_shares(rows if self.epoch_rows is None else self.epoch_rows, self.shares)
 
 
+def order_of(mixture: Mixture | None) -> str:
+    """Return how messages name an order of steps that all workers share: that of a mixture, or of one DataFrame."""
+    return "order='global'" if mixture is None else "a mixture"
+
+
 def split_by_shares(rows: int, shares: Sequence[float]) -> tuple[int, ...]:
     """Return how many of some rows each share is: each is rounded up or down, and together they are all rows."""
     exact = [rows * share / sum(shares) for share in shares]

@@ -39,3 +39,4 @@ from tensorflowonspark.columns.schema import plainly_named as plainly_named
 from tensorflowonspark.columns.schema import quoted as quoted
 from tensorflowonspark.columns.schema import require_frame as require_frame
 from tensorflowonspark.columns.schema import select as select
+from tensorflowonspark.columns.schema import unused_name as unused_name

@@ -268,6 +268,14 @@ def plainly_named(frame: "DataFrame") -> "tuple[DataFrame, list[Column]]":
     return frame.toDF(*plain), [f.col(new).alias(old) for new, old in zip(plain, names, strict=True)]
 
 
+def unused_name(names: Sequence[str], wanted: str) -> str:
+    """Return the name of a column that is none of these: the wanted one, or that with underscores."""
+    taken = {each.lower() for each in names}  # Spark's names match in any case
+    while wanted in taken:
+        wanted += "_"
+    return wanted
+
+
 def select(frame: "DataFrame", names: Sequence[str]) -> "DataFrame":
     """Return a DataFrame with the named columns; of several columns with one name, the first."""
     plain, columns = plainly_named(frame)

@@ -41,6 +41,7 @@ from tensorflowonspark.driver.tracking import track
 from tensorflowonspark.errors import OF_PEERS, ClusterError, FeedError, SpecError
 from tensorflowonspark.feed_messages import CacheConfig
 from tensorflowonspark.messages import EVALUATOR_START_SECONDS, NodeEndpoint, TrainingEnded
+from tensorflowonspark.mixture import order_of
 from tensorflowonspark.renamed import takes_old_keywords
 from tensorflowonspark.settings import ClusterSettings, check_seconds, with_groups
 from tensorflowonspark.terminal import CONSOLE
@@ -403,10 +404,9 @@ class Cluster(ClusterView):
         if request.starts_early:
             self._require_joint_restarts(how)
         if request.is_global and (self._config.spec.num_ps or self._config.restarts_nodes):
-            what = "order='global'" if request.mixture is None else "a mixture"
             raise SpecError(
-                f"{what} is for workers that train in step: leave it out with parameter servers, and with "
-                "restarts=RestartPolicy(scope='node')"
+                f"{order_of(request.mixture)} is for workers that train in step: leave it out with parameter servers, "
+                "and with restarts=RestartPolicy(scope='node')"
             )
         if request.starts_early and request.validation_column:
             raise FeedError(f"with {how} the rows to validate on must be a DataFrame of their own, which is fed before")

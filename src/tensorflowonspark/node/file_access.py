@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Literal
 from tensorflowonspark.declarations import shows
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.feed_messages import is_global
+from tensorflowonspark.mixture import order_of
 from tensorflowonspark.node.driver_link import Link
 from tensorflowonspark.node.feed.delta_source import DeltaSource
 from tensorflowonspark.node.feed.feed import Feed
@@ -307,7 +308,7 @@ class FileAccess:
     def _open(self, call: str, listed: Listed, cache: str | None, order: str) -> Feed:
         of_all = is_global(order) or listed.mixture is not None
         if of_all and cache is None:
-            what = "order='global'" if listed.mixture is None else "a mixture"
+            what = order_of(listed.mixture)
             raise SpecError(f"{what} is for rows that are kept, and with cache=None files are read anew")
         spec, role = self._setup.spec, self._setup.role
         if cache is None and role == spec.chief_role and role not in spec.fed:

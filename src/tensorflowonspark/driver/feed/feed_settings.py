@@ -10,6 +10,7 @@ from tensorflowonspark.driver.feed.mixed_frames import mix
 from tensorflowonspark.driver.spark.batch_rdd import BatchRDD
 from tensorflowonspark.errors import FeedError, SpecError
 from tensorflowonspark.feed_messages import CacheConfig, is_global
+from tensorflowonspark.mixture import order_of
 from tensorflowonspark.run_manifest import given_settings
 from tensorflowonspark.settings import SettingsGroup, check_seconds
 
@@ -161,9 +162,8 @@ def feed_request(data: "DataFrame | BatchRDD | Mixed", settings: FeedSettings) -
         given=given_settings(settings),
     )
     if request.is_global and (request.starts_early or settings.global_shuffle):
-        what = "order='global'" if mixture is None else "a mixture"
         raise FeedError(
-            f"{what} is for rows that are kept, that have all arrived before the first step, and whose "
+            f"{order_of(mixture)} is for rows that are kept, that have all arrived before the first step, and whose "
             "partitions do not depend on the workers: leave out cache=None, start='first_rows' and global_shuffle"
         )
     if settings.independent_workers and request.keeps_rows:

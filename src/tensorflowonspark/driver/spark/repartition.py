@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tensorflowonspark.columns import plainly_named, spark_hash, split_column
+from tensorflowonspark.columns import plainly_named, spark_hash, split_column, unused_name
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -81,7 +81,4 @@ def _targets(partitions: int) -> list[int]:
 
 def new_column(frame: "DataFrame", name: str) -> str:
     """Return the name of a column that a DataFrame does not have: the given one, or that with underscores."""
-    names = {each.lower() for each in frame.columns}  # Spark's names match in any case
-    while name in names:
-        name += "_"
-    return name
+    return unused_name(frame.columns, name)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
+from tensorflowonspark.columns import unused_name
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.mixture import check_alike, parse_mixture
 from tensorflowonspark.node.feed.footers import ReadFooters, footers
@@ -67,9 +68,7 @@ def find_sources(
     types = {name: {field.name: field.type for field in each.schema} for name, each in listed.items()}
     for name, own in types.items():
         check_alike(f"source {name!r}", own, types[mixture.names[0]])
-    column = "source"
-    while column in first.schema.names:
-        column += "_"
+    column = unused_name(first.schema.names, "source")
     schema = first.schema.append(pa.field(column, pa.int32()))
     splits = [
         _NumberedSplit(split, number, schema) for number, each in enumerate(listed.values()) for split in each.splits

@@ -11,7 +11,7 @@ import numpy as np
 
 from tensorflowonspark.errors import FeedError
 from tensorflowonspark.feed_messages import Layout, PartitionSlice, Shares
-from tensorflowonspark.mixture import Mixture
+from tensorflowonspark.mixture import Mixture, order_of
 from tensorflowonspark.node.feed.global_order import global_order
 from tensorflowonspark.node.feed.mixture_order import mixture_order
 from tensorflowonspark.node.feed.order import Mask, Numbers
@@ -212,7 +212,10 @@ def step_order(
         return WorkerOrder(share, shares, seed)
     layout = share.layout
     if layout is None or (numbers := row_numbers(layout, sizes := partition_sizes(layout))) is None:
-        raise FeedError("order='global': a worker is lost, and nobody knows which rows it had: leave out order")
+        what = order_of(share.mixture)
+        raise FeedError(
+            f"{what}: a worker is lost, and nobody knows which rows it had: feed one DataFrame without order"
+        )
     own = numbers[share.index]
     if share.mixture is None:
         return GlobalOrder(sizes, own, shares, seed)

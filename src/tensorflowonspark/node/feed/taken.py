@@ -74,7 +74,7 @@ def _span(record: dict[str, Any]) -> StepSpan:
     layout = record["layout"]
     slices = tuple(tuple(PartitionSlice(*each) for each in own) for own in layout["slices"])
     moves = tuple(tuple(move) for move in layout["moves"])
-    mixture = tuple(record.get("mixture", ()))  # which checkpoints of 3.0 do not have
+    mixture = tuple(record.get("mixture", ()))  # an older checkpoint has none
     found = {**record, "layout": Layout(slices, moves, layout["mixed"]), "taken": tuple(record["taken"])}
     return StepSpan(**{**found, "mixture": mixture})
 
