@@ -18,6 +18,7 @@ from multiprocessing.connection import Connection
 from types import ModuleType
 
 import cloudpickle
+import pyarrow as pa
 import wrapt
 
 from tensorflowonspark import storage
@@ -97,6 +98,9 @@ def run_node(pipe: Connection) -> None:
     link.pipe.watch(setup.supervisor_pid, setup.config.heartbeat_timeout)
     if setup.config.breakpoints:
         wait_at_breakpoints(link)
+    # pyarrow imports pandas when it first makes an array of Python's values, in whichever thread that is: beside a
+    # program that imports pandas too, as Keras does, each could get a part of it.
+    pa.array([None])
     feed_server = FeedServer(setup, link.send) if setup.feed_socket else None
     link.send(feed_server.ready if feed_server else NodeReady(identity=setup.identity))
     members = link.wait_for_members()

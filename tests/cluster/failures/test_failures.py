@@ -23,15 +23,18 @@ _ERROR_SECONDS = 5.0  # the promise: from a death to the driver's error
 
 def sleep(args, ctx):
     print("asleep", flush=True)
+    if args:
+        Path(args, str(ctx.index)).touch()
     time.sleep(3600)
 
 
-def killed_while_joining(cluster, kill):
-    """Kill something while the driver waits; return the error and the seconds until it came."""
+def killed_while_joining(cluster, kill, asleep=None):
+    """Kill something while the driver waits, once a file is there; return the error and the seconds until it came."""
     moment = []
 
     def later():
         time.sleep(0.5)
+        wait_for(lambda: asleep is None or asleep.exists(), 60)
         moment.append(time.monotonic())
         kill()
 
@@ -62,12 +65,13 @@ def test_a_program_that_raises(spark, hold):
 
 
 @pytest.mark.parametrize("hold", [False, pytest.param(True, marks=pytest.mark.smoke)], ids=["detached", "held"])
-def test_a_node_that_is_killed(spark, hold):
+def test_a_node_that_is_killed(spark, hold, tmp_path):
     with (
         pytest.raises(tfos.NodeError),
-        tfos.Cluster(spark, sleep, num_workers=2, nodes=tfos.Nodes(hold=hold)) as cluster,
+        tfos.Cluster(spark, sleep, str(tmp_path), num_workers=2, nodes=tfos.Nodes(hold=hold)) as cluster,
     ):
-        error, seconds = killed_while_joining(cluster, lambda: node_of(cluster, 1).kill())
+        asleep = tmp_path / "1"
+        error, seconds = killed_while_joining(cluster, lambda: node_of(cluster, 1).kill(), asleep)
         assert (error.node, error.reason) == ("worker:1", "its process was ended by SIGKILL")
         assert "asleep" in error.output
         assert seconds < _ERROR_SECONDS
