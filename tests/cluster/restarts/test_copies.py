@@ -54,8 +54,8 @@ def train(args, ctx):
         weight.assign(weight + 1.0)
         checkpoint.save(state, step)
         if not ctx.attempt and step == VANISHES:
-            checkpoint.latest()  # which is complete
             if ctx.is_chief:
+                checkpoint.latest()  # which is complete
                 close(args["directory"])
             else:
                 while os.path.isdir(args["directory"]):

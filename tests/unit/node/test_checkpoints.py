@@ -322,6 +322,8 @@ def test_what_can_not_be_written_or_does_not_fit_is_named(tmp_path):
             CheckpointError, match=rf"could not be .* in {refused}: NotADirectoryError: .*; check that it is"
         ):
             refuse()
+    with pytest.raises(CheckpointError, match=r"could not be listed .*/file: NotADirectoryError: .*/file is a file"):
+        Loop().train(str(tmp_path / "file"), 1)
     directory = str(tmp_path / "models")
     Loop(2).train(directory, 1)
     with pytest.raises(
@@ -391,6 +393,7 @@ class Break:
         return Breaking()
 
 
+@pytest.mark.deep
 @in_memory
 def test_fit_goes_on_where_it_left_off(directory):
     """Weights, optimizer, BatchNorm's statistics and Dropout's seeds are those of an unbroken run."""
@@ -418,6 +421,7 @@ def test_within_epochs_too(directory):
     assert int(model.optimizer.iterations.numpy()) == 9 + 3 * 4
 
 
+@pytest.mark.deep
 @in_memory
 def test_a_model_of_other_layers_is_refused(directory):
     import keras
@@ -465,6 +469,7 @@ class Mirroring:
         )
 
 
+@pytest.mark.deep
 @in_memory
 @pytest.mark.parametrize("place", [0, 1])
 def test_the_callback_mirrors_too_and_after_all_others(directory, place):

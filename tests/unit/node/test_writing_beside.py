@@ -306,7 +306,9 @@ def test_the_chief_waits_for_the_parts_of_all_workers(store, checkpoints, tmp_pa
     assert sorted(other.part_names(checkpoints.latest())) == ["table/0", "table/1"]
 
 
-def test_parts_that_a_worker_could_not_write_end_the_wait(store, checkpoints, tmp_path, monkeypatch, caplog):
+def test_parts_that_a_worker_could_not_write_end_the_wait_of_that_checkpoint_alone(
+    store, checkpoints, tmp_path, monkeypatch, caplog
+):
     lost = iter(["", "", "worker:1 on b: its disk is full", ""])
     shared(monkeypatch, lambda value: next(lost, ""))
     store.may_copy.set()
@@ -314,8 +316,11 @@ def test_parts_that_a_worker_could_not_write_end_the_wait(store, checkpoints, tm
     checkpoints.save(state_of(1.0), 1)
     checkpoints.save(state_of(2.0), 2)
     assert "worker:1 on b: its disk is full" in caplog.text
-    assert steps(tmp_path) == []
-    checkpoints._saving._lost = "the test has ended"
+    wait_for(lambda: list((tmp_path / "kept").glob("step-00000002-*/lists/*")), 10)
+    (name,) = (each.name for each in (tmp_path / "kept").glob("step-00000002-*"))
+    CheckpointStore(str(tmp_path / "kept"), 3).add_parts(name, "worker:1", [("table/1", b"others")])
+    assert checkpoints.latest().step == 2
+    assert steps(tmp_path) == [2]
 
 
 def test_parts_that_never_come_end_the_wait(store, checkpoints, tmp_path, monkeypatch, caplog):

@@ -65,7 +65,7 @@ class Mirror:
             storage.remove(target)
 
     def _store(self, name: str) -> CheckpointStore:
-        return CheckpointStore(f"{self._directory}/{name}", keep=1)
+        return CheckpointStore(f"{self._directory}/{name}", keep=1, or_file=True)
 
 
 def _fingerprint(path: Path) -> frozenset[tuple[str, int, int]]:

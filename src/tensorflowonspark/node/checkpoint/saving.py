@@ -62,7 +62,7 @@ class Saving:
         self._record = record
         self._parts = StateParts(store, node.name, *([writer.copies.keep_parts] if writer.copies else []))
         self._state = StateWriter(node.name, copies=not policy.wait)
-        self._lost = ""  # who could not write parts of the last checkpoint, and why
+        self._lost = ""  # who could not write parts of the checkpoint under way, and why
         self._is_seen = False  # by all workers that train together
 
     def save(
@@ -81,6 +81,7 @@ class Saving:
         if not at_once:
             self._begin_beside(state, shared)
         self._writer.make_room(self._policy.max_failures)
+        self._lost = ""  # of this one nobody knows yet
         with ExitStack() as stack:
             local = stack.enter_context(TemporaryDirectory(prefix="tfos-", dir=self._node.scratch or None))
             write_rest = self._state.write(state, local, keep=self._node.is_chief, beside=not at_once)

@@ -88,7 +88,8 @@ class CheckpointStore:
     It keeps so many complete checkpoints: the newest, or if they have values of a metric, the best and the newest; and
     as long as it `awaits` their evaluation, those that an evaluator has yet to evaluate.
 
-    With `files` and a `root` there, the directory is that of another file system, and its name is for errors.
+    With `files` and a `root` there, the directory is that of another file system, and its name is for errors. A file in
+    the directory's place is an error, unless there may be one (`or_file`): then there are no checkpoints.
 
     Examples
     --------
@@ -111,11 +112,13 @@ class CheckpointStore:
         *,
         files: Any = None,
         root: str = "",
+        or_file: bool = False,
     ) -> None:
         self.directory = directory.rstrip("/")
         self.keep = keep
         self._awaits = awaits
         self._warned = False
+        self._or_file = or_file
         self._files, self._root = (files, root) if files is not None else storage.file_system(self.directory)
         self._damaged: set[str] = set()  # names of those that were reported, and no longer count
 
@@ -357,12 +360,14 @@ class CheckpointStore:
                 self._files.rmdir(self._root)
 
     def _names(self) -> list[str]:
-        """Return the names of all checkpoints, complete or not."""
+        """Return the names of all checkpoints, complete or not; raise if a file is there that may not be."""
         self._files.invalidate_cache()
         try:
             found = self._files.ls(self._root, detail=False)
         except FileNotFoundError:
             return []
+        if len(found) == 1 and not self._or_file and self._files.isfile(self._root):  # which lists itself
+            raise NotADirectoryError(f"{self._root} is a file")
         return [name for path in found if _NAME.fullmatch(name := path.rstrip("/").rpartition("/")[2])]
 
     def _prune(self, kept: set[str]) -> None:
