@@ -1,8 +1,8 @@
 """The rungs of the test suite, and how its tests are divided among processes: a pytest plugin.
 
-The first rung (``make test``, the marker `quick`) holds the tests in ``tests/unit``, and of the other folders those
-marked `smoke`, on the master `local`, but for what is marked `slow`. ``make test-hosts`` runs those in
-``tests/hosts``, ``make test-kubernetes`` those in ``tests/kubernetes``, and ``make test-rest`` all others; of those
+The first rung (``make test``, the marker `quick`) holds the tests in ``tests/unit`` but those marked `deep`, and of the
+other folders those marked `smoke`, on the master `local`, but for what is marked `slow`. ``make test-hosts`` runs those
+in ``tests/hosts``, ``make test-kubernetes`` those in ``tests/kubernetes``, and ``make test-rest`` all others; of those
 marked `slow` CI runs a tenth with each commit (``TFOS_TEST_TURN``). Of ``make matrix-oldest`` it runs a tenth of the
 others (``TFOS_TEST_TURN_OF=all``). ``TFOS_TEST_ORDER=7`` runs any rung in another order of files and of the tests in
 each; that of sessions stays.
@@ -39,7 +39,8 @@ _QUICK_FOLDER = "unit"  # whose tests are quick by themselves
 _QUICK_PROCESS_BYTES = 6 << 30  # of one of the first rung
 _MARKS = [
     "masters(*names): run on these Spark masters only; by default on all three",
-    "smoke: of tests/cluster, run by `make test` on the master `local`",
+    "smoke: of other folders than tests/unit, run by `make test` on the master `local`",
+    "deep: of tests/unit, run by `make test-rest`",
     "slow: not run by `make test`; CI runs a tenth of them with each commit",
     "quick: run by `make test`; set by folder and marks",
 ]
@@ -267,7 +268,7 @@ def _is_quick(item):
     if item.get_closest_marker("slow"):
         return False
     if Path(item.path).relative_to(TESTS).parts[0] == _QUICK_FOLDER:
-        return True
+        return item.get_closest_marker("deep") is None
     master = item.callspec.params.get("spark", "local") if hasattr(item, "callspec") else "local"
     return master == "local" and item.get_closest_marker("smoke") is not None
 

@@ -14,7 +14,7 @@ A public name that is reached by a public path, as ``keras.Model.fit``, is no pr
 import ast
 import re
 from collections import defaultdict
-from functools import cache
+from functools import cache, lru_cache
 
 from tensorflowonspark.keras import private_names, repairs
 from tests.support.paths import ROOT
@@ -118,7 +118,7 @@ def _used():
             yield name, f"{module.removeprefix('tensorflowonspark.')}:{line}"
 
 
-@cache
+@lru_cache(maxsize=1)  # no more: every later collection of garbage would go through the nodes of all
 def _nodes(tree):
     return list(ast.walk(tree))  # which takes a second for all of the source, and is wanted a dozen times
 

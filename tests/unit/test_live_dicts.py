@@ -49,6 +49,7 @@ _READERS = {
 }  # fmt: skip
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(("read", "changing"), _READERS.values(), ids=_READERS)
 def test_what_is_read_may_change_meanwhile(monkeypatch, busy_interpreter, read, changing):
     monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])

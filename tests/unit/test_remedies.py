@@ -15,9 +15,12 @@ _TRIED = re.compile(r"\bcache=('\w*'|\"\w*\"|None)")
 def _advised():
     """Return the values of `cache` that texts of this package name, with the file of each."""
     for path in sorted(ROOT.joinpath("src/tensorflowonspark").rglob("*.py")):
-        tree = ast.parse(path.read_text())
+        if not _TRIED.search(source := path.read_text()):
+            continue
         texts = (
-            node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)
+            node.value
+            for node in ast.walk(ast.parse(source))
+            if isinstance(node, ast.Constant) and isinstance(node.value, str)
         )
         found = {value for text in texts if "Traceback" not in text for value in _TRIED.findall(text)}
         for value in sorted(found):

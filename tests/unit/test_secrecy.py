@@ -40,6 +40,7 @@ def test_texts(text, shown):
     assert without_secrets(text) == shown
 
 
+@pytest.mark.deep
 @pytest.mark.timeout(20)
 @pytest.mark.parametrize(
     "part",

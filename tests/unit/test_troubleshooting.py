@@ -49,18 +49,27 @@ def _text(node):
 
 
 @cache
-def _modules():
-    """Return the nodes of the syntax tree of each module of the package, by its name."""
-    modules = sorted((ROOT / "src" / "tensorflowonspark").rglob("*.py"))
-    return [(module.name, list(ast.walk(ast.parse(module.read_text())))) for module in modules]
+def _strings():
+    """Return the strings of the package: where each is, its text, and whether it is a docstring.
+
+    No syntax tree is kept: every later collection of garbage would go through the nodes of all.
+    """
+    found = []
+    for module in sorted((ROOT / "src" / "tensorflowonspark").rglob("*.py")):
+        nodes = list(ast.walk(ast.parse(module.read_text())))
+        bodies = [node.body for node in nodes if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef))]
+        docstrings = {id(body[0].value) for body in bodies if body and isinstance(body[0], ast.Expr)}
+        found += [
+            (f"{module.name}:{node.lineno}", text, id(node) in docstrings) for node in nodes if (text := _text(node))
+        ]
+    return found
 
 
 @cache
 def _source():
     """Return all strings of the package, one a line."""
-    strings = [_text(node) for _, nodes in _modules() for node in nodes]
     # Places of logging's and of str.format are holes, too.
-    return "\n".join(re.sub(r"%[sdg]|\{\w*\}", _HOLE, string) for string in strings if " " in string)
+    return "\n".join(re.sub(r"%[sdg]|\{\w*\}", _HOLE, text) for _, text, _ in _strings() if " " in text)
 
 
 @pytest.mark.parametrize("name", ERRORS)
@@ -77,11 +86,5 @@ def test_the_fixed_words_of_each_message_are_in_the_source():
 
 def test_no_message_names_a_page_that_an_installation_does_not_have():
     """The pages are in the repository; docstrings, which are read there too, may name them."""
-    found = []
-    for name, nodes in _modules():
-        kinds = (ast.Module, ast.ClassDef, ast.FunctionDef)
-        docstrings = {id(node.body[0].value) for node in nodes if isinstance(node, kinds) and node.body
-                      and isinstance(node.body[0], ast.Expr)}  # fmt: skip
-        texts = [node for node in nodes if isinstance(node, ast.Constant) and id(node) not in docstrings]
-        found += [f"{name}:{node.lineno}" for node in texts if re.search(r"docs/\S+\.md", str(node.value))]
+    found = [place for place, text, is_docstring in _strings() if not is_docstring and re.search(r"docs/\S+\.md", text)]
     assert not found

@@ -61,7 +61,6 @@ def waiting(cluster):
     time.sleep(0.5)
 
 
-@pytest.mark.smoke
 @pytest.mark.timeout(120)
 @pytest.mark.masters("local")
 def test_the_stacks_of_nodes_that_wait_and_that_hold_pythons_lock(spark, capsys):

@@ -42,7 +42,7 @@ def train(args, ctx):
 @pytest.mark.parametrize(
     ("formats", "env"),
     [
-        pytest.param(["keras"], {}, marks=pytest.mark.smoke),
+        (["keras"], {}),
         (["litert", "onnx", "openvino", "tf_saved_model", "weights"], {}),
         pytest.param(["onnx", "litert"], {"KERAS_BACKEND": "jax"}, marks=pytest.mark.slow),
     ],

@@ -117,7 +117,6 @@ def test_a_null_in_the_column_that_selects_validation_rows(spark):
         cluster.train(frame, validation="flag")
 
 
-@pytest.mark.smoke
 @pytest.mark.masters("local")
 def test_every_type_of_spark_arrives(spark):
     def program(args, ctx):

@@ -52,7 +52,6 @@ def by_store(frame):
     return {row.store: row for row in frame.collect()}
 
 
-@pytest.mark.smoke
 def test_a_model_for_each_key_or_its_error(spark, tmp_path):
     def of_store(store, rows):
         if store == 1:

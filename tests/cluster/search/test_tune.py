@@ -75,9 +75,9 @@ def test_clusters_that_hold_all_slots_wait_longer_than_a_start_may_take(spark):
 
     def run(seconds):
         program = lambda: time.sleep(seconds)  # noqa: E731
-        results.append(tfos.run(spark, program, num_workers=4, nodes=tfos.Nodes(start_timeout=6.0)))
+        results.append(tfos.run(spark, program, num_workers=4, nodes=tfos.Nodes(start_timeout=30.0)))
 
-    threads = [Thread(target=run, args=(8,)) for _ in range(2)]
+    threads = [Thread(target=run, args=(33,)) for _ in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:

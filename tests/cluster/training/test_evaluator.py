@@ -59,7 +59,6 @@ def held(spark, tmp_path):
     return frame
 
 
-@pytest.mark.smoke
 def test_values_are_those_of_inline_validation(spark, tmp_path, held):
     args = {"held": str(tmp_path / "held"), "directory": str(tmp_path / "saved"), "inline": True, "epochs": 4}
     with tfos.Cluster(spark, train, args, num_workers=2, evaluator=True) as cluster:

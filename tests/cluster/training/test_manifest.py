@@ -49,7 +49,6 @@ def fit(args, ctx):
         ctx.export(model, f"{args['directory']}/{name}")
 
 
-@pytest.mark.smoke
 def test_checkpoint_export_and_report_have_the_same_manifest(spark, tmp_path, capsys):
     args = {"directory": str(tmp_path), "password": "hunter2"}
     frame = small_frame(spark, [30, 11])

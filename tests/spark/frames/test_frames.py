@@ -244,7 +244,6 @@ def test_what_does_not_fit_is_refused_at_once(spark, verb, function, told):
         verb(function, numbers(spark))
 
 
-@pytest.mark.smoke
 def test_errors_name_the_row(spark):
     data = spark.createDataFrame([(1, [1.0, 2.0]), (2, [1.0])], "id long, a array<float>").coalesce(1)
     with pytest.raises(Exception, match=r"arrays of different lengths .1 to 2 values.*row 1 of partition 0: \[1.0\]"):

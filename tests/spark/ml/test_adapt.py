@@ -20,7 +20,6 @@ from tests.support.preprocessing import (
 pytestmark = [pytest.mark.masters("local"), pytest.mark.timeout(240)]
 
 
-@pytest.mark.smoke
 @pytest.mark.parametrize("tokens", ["by Arrow", pytest.param("by TensorFlow", marks=pytest.mark.slow)])
 def test_every_layer_gets_the_state_of_keras(spark, tokens):
     given = rows()

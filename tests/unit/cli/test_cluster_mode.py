@@ -82,6 +82,7 @@ def test_who_stages_on_an_object_store_is_told_what_that_means(command, monkeypa
         assert told == is_store
 
 
+@pytest.mark.deep
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize(
     "seconds", [pytest.param(0.0, id="at once"), pytest.param(0.3, id="a moment later", marks=pytest.mark.slow)]

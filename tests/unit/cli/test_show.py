@@ -151,6 +151,7 @@ def test_what_has_none_is_an_error_that_names_it(directory, tmp_path, capsys, ma
     assert err.count("\n") == 1
 
 
+@pytest.mark.deep
 def test_a_reader_that_has_seen_enough_is_no_error(tmp_path):
     import subprocess
     import sys

@@ -49,6 +49,7 @@ def dry_run(home):
     return done.returncode, done.stdout, done.stderr
 
 
+@pytest.mark.deep
 def test_the_pyspark_below_spark_home_is_used(tmp_path):
     (tmp_path / "python/lib").mkdir(parents=True)
     (tmp_path / "python/pyspark").symlink_to(INSTALLED)
@@ -61,6 +62,7 @@ def test_the_pyspark_below_spark_home_is_used(tmp_path):
     assert output.splitlines()[-1].split() == files
 
 
+@pytest.mark.deep
 def test_a_spark_home_without_it_is_named(tmp_path):
     code, _, errors = dry_run(tmp_path)
     assert code == 1
@@ -70,6 +72,7 @@ def test_a_spark_home_without_it_is_named(tmp_path):
     )
 
 
+@pytest.mark.deep
 def test_without_a_spark_home_it_is_to_be_installed():
     code, _, errors = dry_run(None)
     assert (code, errors) == (1, f'pyspark can\'t be imported: {sys.executable} -m pip install "pyspark>=3.5"\n')

@@ -68,6 +68,7 @@ def test_vectors_dense_and_sparse_are_their_values(data, size, holes):
     assert array_of(column, shape=(size,), fill=7.5).tolist() == expected
 
 
+@pytest.mark.deep
 @settings(max_examples=100, deadline=None)
 @given(
     st.data(),

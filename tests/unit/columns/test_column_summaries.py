@@ -70,6 +70,7 @@ def test_the_length_of_a_vector_is_its_size(data):
     assert [(each.shortest, each.longest) for each in found.lengths] == ([(min(sizes), max(sizes))] if sizes else [])
 
 
+@pytest.mark.deep
 @settings(deadline=None)
 @given(columns(sizes=(None, None), max_rows=9), st.data())
 def test_summaries_of_pieces_add_up_to_that_of_the_whole(column, data):

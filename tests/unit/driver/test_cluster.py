@@ -34,6 +34,7 @@ def test_results_come_by_name_and_all_are_stopped():
     assert [node.state for node in cluster.nodes] == [NodeState.GONE] * 3
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("ends", ["returns", "goes on"])
 def test_a_node_that_does_not_train_has_time_to_begin_and_to_return(monkeypatch, ends):
     """As the ps of a program of 2.x that prints its role and returns, while the chief has returned already."""
@@ -88,6 +89,7 @@ def test_the_first_failure_stops_everyone_at_once():
     assert all(node.stopped.wait(5) for node in backend.nodes)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(
     "kind", [kind for kind in FailureKind if kind is not FailureKind.PEER_LOST], ids=lambda k: k.name
 )
@@ -100,6 +102,7 @@ def test_a_cause_that_is_reported_after_its_consequence_is_the_one_raised(kind):
 _RESTART = tfos.RestartPolicy(1, backoff=0)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("policy", [_RESTART, tfos.RestartPolicy(1, backoff=0, scope="node")], ids=["all", "one"])
 @pytest.mark.parametrize("executor_ends", [True, False])
 def test_an_exception_shortly_before_the_end_of_its_executor_is_a_consequence(executor_ends, policy):
@@ -123,6 +126,7 @@ def test_an_exception_shortly_before_the_end_of_its_executor_is_a_consequence(ex
     assert len(attempts) == 1 + executor_ends
 
 
+@pytest.mark.deep
 @pytest.mark.timeout(20)
 def test_the_last_of_the_workers_of_parameter_servers_that_raises_ends_them():
     """The failure that counts is that of the first one, which was lost before."""
@@ -261,6 +265,7 @@ def test_output_that_can_not_be_shown_does_no_harm():
         assert cluster.join() == {"worker:0": 1}
 
 
+@pytest.mark.deep
 def test_a_program_that_ends_silently_ends():
     """Start, and neither wait nor shut down: the interpreter must end, and the nodes with it."""
     program = (

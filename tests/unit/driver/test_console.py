@@ -112,6 +112,7 @@ def test_levels():
         parse_level("LOUD")
 
 
+@pytest.mark.deep
 def test_lines_that_nobody_reads_are_dropped_and_counted(caplog):
     reading, writing = os.pipe()
     console = Writer(characters=10_000)
@@ -189,6 +190,7 @@ print(results, flush=True)
 """
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("with_logging", [False, True], ids=["a terminal", "a pipe and logging"])
 def test_a_terminal_that_nobody_reads_stops_nothing(tmp_path, with_logging):
     script = tmp_path / "driver.py"
@@ -205,6 +207,7 @@ def test_a_terminal_that_nobody_reads_stops_nothing(tmp_path, with_logging):
     assert driver.returncode == 0
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(("piece", "pause"), [(1000, 0), (4096, 0.15)], ids=["in parts", "slowly"])
 def test_a_line_that_a_terminal_takes_in_parts_or_slowly_arrives_whole(piece, pause):
     """Its reader may take longer for one text than a reader that has stopped is waited for."""

@@ -328,6 +328,7 @@ os.waitpid(child, 0)
 """
 
 
+@pytest.mark.deep
 def test_a_forked_child_of_the_driver_does_not_serve():
     driver = subprocess.Popen(
         [sys.executable, "-c", _DRIVER.format(root=str(ROOT))],

@@ -25,6 +25,7 @@ from tests.support.scripted import ScriptedBackend, returns
 # ---- what is sent
 
 
+@pytest.mark.deep
 def test_a_page_gets_the_whole_state_and_then_the_parts_that_have_changed(served):
     training, dashboard = served
     training.play(20)
@@ -48,6 +49,7 @@ def test_a_page_gets_the_whole_state_and_then_the_parts_that_have_changed(served
     assert (len(changed["curves"]["time"]), len(changed["reports"])) == (30, 3)
 
 
+@pytest.mark.deep
 def test_what_all_answers_leave_is_the_state(served):
     training, dashboard = served
     seen = states(dashboard.url)
@@ -70,6 +72,7 @@ def test_a_state_that_has_not_changed_is_sent_once(served):
     assert state(dashboard.url)[1] == whole
 
 
+@pytest.mark.deep
 def test_the_state_of_a_day_is_bounded(training):
     training.play(5000)
     for _ in range(1100):
@@ -172,6 +175,7 @@ def test_a_node_has_curves_lines_values_and_gpus():
             assert get(dashboard.url, with_token(dashboard.url, f"/node{wrong}"))[0] == 404
 
 
+@pytest.mark.deep
 def test_a_page_too_many_is_refused_until_another_is_closed(monkeypatch, training):
     monkeypatch.setattr(snapshots, "_PAGES", 1)
     with closing(training.serve()) as dashboard:

@@ -61,6 +61,7 @@ def test_the_values_are_those_of_their_epoch_and_count_once(twice):
     assert results.history == {"loss": [0.5], "val_loss": [0.25]}
 
 
+@pytest.mark.deep
 def test_the_end_waits_for_the_evaluator_and_says_so(caplog):
     caplog.set_level("INFO")
     begun = time.monotonic()
@@ -69,6 +70,7 @@ def test_the_end_waits_for_the_evaluator_and_says_so(caplog):
     assert "the training has ended, and evaluator:0 on here evaluates its last checkpoints" in caplog.text
 
 
+@pytest.mark.deep
 def test_the_user_limits_the_wait():
     with pytest.raises(tfos.ClusterError, match=r"after 1 s \(timeout\) the program still runs on evaluator:0 on here"):
         run(evaluator(3.0), chief, timeout=1)
@@ -82,6 +84,7 @@ def test_a_program_that_has_returned_evaluates_no_more():
     assert run(returns(None), trains) == {"worker:0": "alone"}
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("saves", [True, False])
 def test_an_evaluator_that_does_not_begin_is_ended_with_a_warning(monkeypatch, caplog, saves):
     monkeypatch.setattr("tensorflowonspark.driver.cluster.EVALUATOR_START_SECONDS", 1.0)

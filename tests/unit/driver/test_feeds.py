@@ -119,6 +119,7 @@ def test_a_report_that_never_comes_is_a_time_out():
         cluster.train("frame", feed_timeout=0.5)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(("cache", "elsewhere"), [("disk", True), ("disk", False), (None, False)])
 def test_a_part_that_its_node_does_not_report_is_named_within_seconds(monkeypatch, cache, elsewhere):
     """The node is heard from all the while; another one may have the part."""
@@ -357,6 +358,7 @@ def test_a_feed_that_stands_still_names_who_waits_for_whom():
         assert words in str(caught.value)
 
 
+@pytest.mark.deep
 def test_the_time_out_counts_from_the_last_progress():
     def script(node):
         node.send(FeedWanted(0))
@@ -447,6 +449,7 @@ def killed_and_slow_to_report(node):
     node.send(ProbeReply(message.number))
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(
     ("nodes", "job_ended", "words"),
     [
@@ -469,6 +472,7 @@ def test_the_failure_of_a_node_ends_a_feed_and_is_raised_rather_than_that_of_its
     assert job_ended or backend.feeding.cancelled
 
 
+@pytest.mark.deep
 def test_a_task_that_has_lost_its_node_learns_why():
     backend = ScriptedBackend(killed_and_slow_to_report)
     cluster = cluster_on(backend).start()

@@ -1,5 +1,6 @@
 """Steps of files whose rows are counted as they are read: as many for all, and no more than an epoch needs."""
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -61,6 +62,7 @@ class Sent:
             self.ended.add(number)
 
 
+@pytest.mark.deep
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.integers(0, 100), min_size=2, max_size=4), st.integers(4, 80), st.integers(1, 30), st.randoms())
 def test_as_many_steps_as_the_worker_with_most_rows_needs(totals, batch_size, window, order):

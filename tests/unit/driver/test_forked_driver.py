@@ -1,5 +1,7 @@
 """Forked children of the driver."""
 
+import pytest
+
 from tests.support.commands import run_python
 
 _FORKING_DRIVER = """
@@ -41,5 +43,6 @@ if not left:
 """
 
 
+@pytest.mark.deep
 def test_a_forked_child_of_the_driver_does_not_end_the_cluster():
     assert run_python(_FORKING_DRIVER).splitlines() == ["0", "0", "5", "5", "5", "5", "4", "{'worker:0': 7}"]

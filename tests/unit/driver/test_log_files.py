@@ -190,6 +190,7 @@ def test_a_file_system_that_does_not_answer_holds_up_nothing(memory, monkeypatch
     folder.rmdir()
 
 
+@pytest.mark.deep
 def test_s3(bucket, monkeypatch):
     storage.use(bucket)
     try:

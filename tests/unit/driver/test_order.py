@@ -63,6 +63,7 @@ def slow(monkeypatch, where):
     monkeypatch.setattr(owner, name, late)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("where", ["program", "end", "listener"])
 @pytest.mark.parametrize("scope", ["cluster", "node"])
 def test_what_is_logged_has_the_order_in_which_it_happened(tmp_path, monkeypatch, where, scope):

@@ -77,6 +77,7 @@ def test_all_save_and_a_restart_leaves_the_host(caplog):
     assert "All nodes are started again, without here, which goes (preemption 1 of 1)" in caplog.text
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(
     ("notices", "saves", "settings"),
     [
@@ -124,6 +125,7 @@ def test_an_executor_that_spark_decommissions_is_left_by_spark_itself(caplog):
     assert "All nodes are started again (preemption 1 of 1)" in caplog.text
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("scope", ["cluster", "node"])
 @pytest.mark.parametrize(("goes", "restarts"), [("0", True), ("1", True), ("2", False)], ids=["ps", "chief", "worker"])
 def test_with_parameter_servers_the_chief_saves_and_a_worker_that_goes_is_done_without(goes, restarts, scope):
@@ -176,6 +178,7 @@ def goes_on(node):
     returns((node.plan.config.attempt, []))(node)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(
     ("policy", "attempt"),
     [({"max_preemptions": 1}, 1), ({"max_preemptions": 0}, 0), ({"causes": ["killed"]}, 0)],
@@ -194,6 +197,7 @@ def test_a_chief_that_goes_saves_alone_and_is_started_again_alone(caplog, policy
         assert "started again, while the others continue (preemption 1 of 1)" in caplog.text
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("kind", [FailureKind.EXECUTOR_LOST, FailureKind.LOST])
 @pytest.mark.parametrize("scope", ["node", "cluster"])
 def test_what_ends_with_a_host_that_goes_was_preempted_though_nobody_has_saved(caplog, kind, scope):
@@ -240,6 +244,7 @@ def test_a_host_that_is_used_again_is_left_once(caplog):
     assert left == ["1"]
 
 
+@pytest.mark.deep
 def test_a_notice_whose_text_changes_is_one():
     """As of a server that counts down: a checkpoint that was begun before the last text counts."""
 
@@ -301,6 +306,7 @@ def test_slots_that_are_free_are_taken_in(caplog):
     assert "All nodes are started again (growth 1)" in caplog.text
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(
     ("free", "settings"),
     [

@@ -160,6 +160,7 @@ def test_a_pyarrow_that_refuses_the_installed_numpy(monkeypatch):
         preflight.check_environment()
 
 
+@pytest.mark.deep
 def test_2x_beside_this_release(monkeypatch, tmp_path, capsys):
     site = install_2x(tmp_path / "site")
     monkeypatch.setattr(sys, "path", [*sys.path, str(site)])
@@ -172,6 +173,7 @@ def test_2x_beside_this_release(monkeypatch, tmp_path, capsys):
     assert f"run `{sys.executable} -m pip uninstall tensorflowonspark`, then run" in capsys.readouterr().err
 
 
+@pytest.mark.deep
 def test_2x_without_a_version_in_its_package(monkeypatch, tmp_path):
     site = install_2x(tmp_path, "1.4.4")
     (site / "tensorflowonspark" / "__init__.py").write_text("")
@@ -235,6 +237,7 @@ def _wheel(directory, name, version, module):
     (metadata / "top_level.txt").write_text(f"{module}\n")
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(
     ("module", "names"), [("tensorflow", ("tensorflow", "tensorflow-cpu")), ("keras", ("keras", "keras-nightly"))]
 )

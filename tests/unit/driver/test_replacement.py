@@ -85,6 +85,7 @@ def test_no_more_feeds_are_announced_to_a_new_process():
     assert gone.is_set()
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(
     ("kind", "words"),
     [
@@ -251,6 +252,7 @@ def test_the_others_go_on_without_a_worker_that_fails_too_often(caplog):
     assert "worker:0 on here failed: it was (after 2 restarts of this node: max_restarts). The others" in caplog.text
 
 
+@pytest.mark.deep
 def test_a_parameter_server_that_fails_restarts_all():
     backend = ScriptedBackend(fails_until(1), returns_late, serves_until(0), serves_until(0))
     with cluster_on(backend, **PARAMETER_SERVERS, restarts=alone) as cluster:

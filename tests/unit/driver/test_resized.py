@@ -55,6 +55,7 @@ def imported():
     __import__("tensorflow")
 
 
+@pytest.mark.deep
 @pytest.mark.usefixtures("imported")
 @pytest.mark.parametrize("seed", _DRAWS)
 def test_each_row_counts_once_in_each_epoch(tmp_path, seed):

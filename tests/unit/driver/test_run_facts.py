@@ -133,6 +133,7 @@ def test_the_tree_runs_no_program_of_its_own(tree, tmp_path):
     assert not (tmp_path / "ran").exists()
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("how", ["absent", "fails", "hangs"])
 def test_a_git_that_does_not_answer_costs_two_seconds_at_most(tree, tmp_path, monkeypatch, how):
     directory, _ = tree

@@ -83,6 +83,7 @@ events = st.tuples(
 )
 
 
+@pytest.mark.deep
 @settings(max_examples=150, deadline=None)
 @given(st.integers(1, 4), st.lists(events, max_size=300), st.integers(1, 6))
 def test_no_worker_waits_for_one_that_has_gone_further(count, drawn, late):

@@ -184,6 +184,7 @@ def test_too_much_is_refused_before_it_is_read(project):
         read_script("train.py", working_dir=project)
 
 
+@pytest.mark.deep
 def test_neither_the_script_nor_tensorflow_is_imported(project):
     (project / "train.py").write_text("raise SystemExit(9)")
     program = (

@@ -148,6 +148,7 @@ def test_a_report_that_can_not_be_written_is_a_warning(monkeypatch, store, caplo
     assert client.all(2)[-1].value == "ended"
 
 
+@pytest.mark.deep
 def test_a_slow_server_holds_up_neither_epochs_nor_for_long_the_end(monkeypatch, store, caplog):
     monkeypatch.setattr(run_log.RunLog.close, "__defaults__", (1.0,))
     play(monkeypatch, client := Client(lambda: time.sleep(0.6)))
@@ -212,6 +213,7 @@ def test_without_mlflow_or_a_run_nothing_is_opened(monkeypatch):
     assert run_log.open_log() is None
 
 
+@pytest.mark.deep
 def test_a_program_without_mlflow_does_not_import_it():
     text = "import sys, tensorflowonspark.ml.estimator, tensorflowonspark.driver.run; print('mlflow' in sys.modules)"
     assert run_python(text).split() == ["False"]

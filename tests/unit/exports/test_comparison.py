@@ -80,6 +80,7 @@ def test_bad_settings_are_refused(check_rows, to, tolerance, text):
     assert text in str(raised.value)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(
     ("rows", "text"),
     [

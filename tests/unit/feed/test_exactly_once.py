@@ -60,6 +60,7 @@ _any_feeds = given(
 )
 
 
+@pytest.mark.deep
 @pytest.mark.usefixtures("unchecked_frames")
 @settings(max_examples=10, **_ANY_TIME)
 @_any_feeds
@@ -69,7 +70,7 @@ def test_ten_draws(**draw):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("unchecked_frames")
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 @settings(max_examples=200, **_ANY_TIME)
 @_any_feeds
 def test_two_hundred_draws(**draw):

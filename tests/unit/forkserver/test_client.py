@@ -53,6 +53,7 @@ if forkserver.ForkServerProcess(directory, lock, ImportProperties(dict(os.enviro
 """
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("confirms", [True, False])
 def test_a_forked_node_waits_for_its_supervisor_however_long(tmp_path, monkeypatch, confirms):
     """A busy supervisor confirms late, or has started the node with exec by then."""

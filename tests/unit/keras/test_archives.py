@@ -143,6 +143,7 @@ JSON = st.recursive(
 )
 
 
+@pytest.mark.deep
 @given(states=JSON)
 def test_any_states_of_callbacks_are_an_error_by_name_or_values(tmp_path_factory, states):
     path, read = callback_state(tmp_path_factory.mktemp("states"))

@@ -102,6 +102,7 @@ def assert_same(one, other):
         np.testing.assert_array_equal(mine, theirs)
 
 
+@pytest.mark.deep
 def test_callbacks_go_on_as_in_an_unbroken_training(keras, tmp_path):
     unbroken, _, rates = fit(keras, tmp_path / "unbroken")
     assert unbroken["epochs"] == list(range(10))  # four after the best
@@ -175,6 +176,7 @@ NO_STATE = {  # what an epoch begins with, settings that take their form late, a
 }  # fmt: skip
 
 
+@pytest.mark.deep
 def test_each_attribute_that_an_epoch_changes_is_kept(keras, tmp_path):
     """Go through all callbacks of the installed Keras."""
     callbacks = [

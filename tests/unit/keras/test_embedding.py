@@ -56,6 +56,7 @@ def test_a_step_is_that_of_keras_with_the_sum_of_each_rows_gradients(embedding, 
     np.testing.assert_allclose(layer.lookup(range(50)), variable.numpy(), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("eager", [False, True])
 def test_calls_of_one_step_are_one_update_with_the_sum_of_their_gradients(embedding, eager):
     apart, together = embedding("adam"), embedding("adam")
@@ -102,6 +103,7 @@ def test_lists_of_ids_are_combined(embedding):
     np.testing.assert_array_equal(embedding()(ragged).flat_values, ROWS[[1, 2, 2, 7]])
 
 
+@pytest.mark.deep
 def test_a_model_takes_ragged_and_sparse_ids(embedding):
     ids = keras.Input((None,), dtype="int64", ragged=True)
     model = keras.Model(ids, keras.layers.Dense(1)(embedding(combiner="mean")(ids)))
@@ -164,6 +166,7 @@ def test_ids_of_other_types_are_refused(embedding):
             embedding().build()
 
 
+@pytest.mark.deep
 def test_a_learning_rate_may_follow_a_schedule_or_be_set(embedding):
     schedule = keras.optimizers.schedules.PiecewiseConstantDecay([0], [1.0, 0.0])
     planned, by_hand = embedding(keras.optimizers.SGD(schedule)), embedding(keras.optimizers.SGD(1.0))
@@ -298,6 +301,7 @@ def test_a_configuration_makes_an_equal_layer(embedding):
     assert inspect.signature(tfos.keras.ShardedEmbedding).parameters["optimizer"].default == "adagrad"
 
 
+@pytest.mark.deep
 def test_the_examples_of_its_docstrings():
     import doctest
 

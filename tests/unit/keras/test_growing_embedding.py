@@ -41,6 +41,7 @@ def names(table):
     return set(table.map.columns["ids"][table.map.live(), 0].tolist())
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "adam"])
 def test_it_learns_what_a_plain_table_learns(optimizer):
     """The same rows, whichever order they come in; a plain table of Keras too, where it is not lazy."""
@@ -91,6 +92,7 @@ def test_reading_and_rows_without_a_gradient_make_no_rows():
     assert names(layer._lookup.table) == {5}
 
 
+@pytest.mark.deep
 def test_an_id_gets_a_row_in_the_step_of_its_admission():
     layer = growing(keras.optimizers.SGD(1.0), admit=3, initializer="zeros", max_rows=4, evict="lru")
     for taken in range(1, 5):
@@ -107,6 +109,7 @@ def test_an_id_gets_a_row_in_the_step_of_its_admission():
     assert names(layer._lookup.table) == {1, 7}
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(("evict", "left"), [("lru", {1, 3, 4}), ("frequency", {1, 2, 4})])
 def test_rows_make_room_with_their_slots(evict, left):
     layer = growing("adagrad", max_rows=3, evict=evict)
@@ -122,6 +125,7 @@ def test_rows_make_room_with_their_slots(evict, left):
     np.testing.assert_array_equal(layer.lookup([gone]), fresh)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("evict", ["lru", "frequency"])
 def test_memory_is_bounded_whatever_comes(evict):
     layer = growing("adam", max_rows=40, evict=evict, admit=2)
@@ -206,6 +210,7 @@ def _table(workers, rank, admit=2):
     return table
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(("before", "after"), [(2, 2), (2, 3), (4, 2), (3, 1), (1, 4)])
 def test_parts_of_a_checkpoint_are_dealt_to_any_number_of_workers(before, after):
     """With the candidates, and what decides on eviction."""

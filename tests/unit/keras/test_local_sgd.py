@@ -68,6 +68,7 @@ def test_bad_arguments_are_refused(kind, arguments, told):
         kind(**arguments)
 
 
+@pytest.mark.deep
 def test_rounds_come_after_steps_before_validation_and_at_the_end(others, rows):
     small_model().fit(*rows, batch_size=8, epochs=2, validation_data=rows, verbose=0, callbacks=[LocalSGD(every=5)])
     epoch = [(5, False), (3, False)]
@@ -82,6 +83,7 @@ def test_weights_of_float64_pass_through_a_round_as_they_are(others, rows):
     assert [each.ravel()[0] for each in model.get_weights()] == [1 / 3, 2.0**30 + 2.0**-20]
 
 
+@pytest.mark.deep
 def test_steps_of_one_execution_all_count(others, rows):
     model = small_model()
     model.compile("sgd", "mse", steps_per_execution=4)
@@ -89,6 +91,7 @@ def test_steps_of_one_execution_all_count(others, rows):
     assert others.calls == ["join", (8, False), (8, False), (0, True)]
 
 
+@pytest.mark.deep
 def test_a_worker_ends_with_the_training_of_the_others(connect, rows):
     others = Others(ends_at=3)
     connect(others)
@@ -123,6 +126,7 @@ def test_more_workers_than_there_are_are_refused_at_once(others, rows):
         small_model().fit(*rows, verbose=0, callbacks=[DiLoCo(min_workers=3)])
 
 
+@pytest.mark.deep
 def test_a_process_that_is_no_node_is_warned_of(rows, caplog):
     small_model().fit(*rows, verbose=0, callbacks=[LocalSGD()])
     assert "LocalSGD: this process is no node of a cluster" in caplog.text
@@ -135,6 +139,7 @@ def test_a_model_of_a_strategy_of_several_workers_is_refused(rows):
         model.fit(*rows, verbose=0, callbacks=[DiLoCo()])
 
 
+@pytest.mark.deep
 def test_a_weight_that_is_not_finite_is_named(rows):
     model = small_model()
     model.compile(keras.optimizers.SGD(1e30), "mse")

@@ -136,6 +136,7 @@ def test_rows_in_any_order_and_weights_of_other_kinds(keras, install):
         assert_same(shown(model_of(keras), each), expected)
 
 
+@pytest.mark.deep
 def test_single_batches_of_arrays(keras, install):
     (expected, _, _) = plain(keras)
     install()
@@ -207,6 +208,7 @@ def test_all_losses_of_a_row_have_its_weight(shape, masked, monkeypatch):
     assert float(value) == pytest.approx(expected.sum(), rel=1e-5)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("size", [BATCH, 6])
 def test_padding_counts_in_no_loss_of_a_network_that_labels_each_step(size, install, keras, monkeypatch):
     if keras.__name__ == "keras":

@@ -69,6 +69,7 @@ def augmenting(keras, kind):
     return model
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("kind", ["sequential", "nested", "subclassed"])
 def test_what_is_exported_gives_what_predict_gives(keras, kind, tmp_path):
     model = augmenting(keras, kind)

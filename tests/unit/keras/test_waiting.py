@@ -40,6 +40,7 @@ def collectives():
     return _Collectives()
 
 
+@pytest.mark.deep
 def test_a_collective_begins_with_its_inputs_and_ends_with_its_outputs(collectives):
     compute, exchange = sleep(0.2), sleep(0.3)
 

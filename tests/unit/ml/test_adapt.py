@@ -21,6 +21,7 @@ STRINGS = pa.list_(pa.string())
 words = st.sampled_from(["", "a", "b", "B", "é", "e\u0301", "日", "a b", "[UNK]", "\U0001f600"])
 
 
+@pytest.mark.deep
 @settings(max_examples=20, deadline=None)
 @given(
     st.lists(st.lists(st.lists(words, max_size=3), max_size=4), min_size=1, max_size=3),

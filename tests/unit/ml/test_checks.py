@@ -117,6 +117,7 @@ def test_each_output_has_the_check_of_its_own_loss_and_column():
     assert {name: each.column for name, each in by_name.items()} == {name: name for name in ("z", "a_0", "a_1")}
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(
     ("loss", "units", "ignored", "labels", "told"),
     [

@@ -199,6 +199,7 @@ def test_the_example_has_a_zero_of_each_type(kind, shape, value):
     assert (given.tolist() if isinstance(given, np.ndarray) else given) == value
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(
     ("registry", "name", "aliases", "problem"),
     [

@@ -70,6 +70,7 @@ def test_skipping_rows_is_proposed_where_it_helps(case):
 LARGE = [2**53 + 1, -(2**63), 2**63 - 1]
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("value", LARGE)
 def test_an_integer_that_no_double_holds_comes_back_exactly(value):
     same = KerasModel.from_function(lambda x: x, {"y": ("int64", ())})

@@ -28,6 +28,7 @@ BEHIND = {  # the factor of each output, and the input that it has
 }
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("library", ["keras", "tf_keras"])
 @pytest.mark.parametrize("kind", NAMES)
 def test_the_names_and_the_results(library, kind):
@@ -46,6 +47,7 @@ def test_the_names_and_the_results(library, kind):
     assert hidden["out_0"][0, 0] == results[NAMES[kind][1][0]][0, 0]
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("kind", NAMES)
 def test_keras_takes_what_is_made_of_values_by_name(kind):
     model = structured(kind=kind)

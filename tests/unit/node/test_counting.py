@@ -46,6 +46,7 @@ def ids_of(batches):
     return [batch["id"][batch["sample_weight"] != 0].tolist() for batch in batches]
 
 
+@pytest.mark.deep
 @settings(max_examples=25, deadline=None)
 @given(
     st.lists(st.integers(0, 60), min_size=1, max_size=8),

@@ -69,6 +69,7 @@ def test_an_epoch_has_the_rows_and_the_order_of_its_numpy_batches(others):
                 assert np.array_equal(tensors[name], text), name
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(
     ("others", "batch_size"), [([], 8), ([3 * ROWS], 16), ([ROWS], 16), ([ROWS], 15), ([3 * ROWS], 15)]
 )

@@ -93,6 +93,7 @@ def kept(directory):
     return [each.epoch for each in CheckpointStore(directory, 1).complete()]
 
 
+@pytest.mark.deep
 def test_all_epochs_are_evaluated_and_then_the_best_and_the_newest_are_kept(link, tmp_path):
     directory = str(tmp_path)
     training = Training(link, directory, keep=2)
@@ -111,6 +112,7 @@ def test_all_epochs_are_evaluated_and_then_the_best_and_the_newest_are_kept(link
     assert float(training.model.layers[0].bias.numpy()[0]) == 1.0
 
 
+@pytest.mark.deep
 def test_a_later_run_evaluates_what_has_no_values_and_an_epoch_counts_once(link, tmp_path):
     directory = str(tmp_path)
     training = Training(link, directory, keep=5)

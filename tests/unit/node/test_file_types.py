@@ -63,6 +63,7 @@ def iceberg_of(path, rows, partition=None):
 WRITERS = {"parquet": parquet_of, "delta": delta_of, "iceberg": iceberg_of}
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("writer", WRITERS)
 def test_one_value_of_each_type(tmp_path, writer):
     """A cell is equal, or refused by name, or the table's library does not write the type."""

@@ -229,6 +229,7 @@ def test_a_worker_that_dies_after_it_served_one_of_two_is_left_out(group):
     np.testing.assert_allclose(shared[0].weights, drawn[:2].sum(axis=1).mean(axis=0), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.deep
 def test_a_worker_that_starts_late_takes_part_for_its_whole_training(group):
     made = group(2)
     given = round_settings(4, timeout=0.3)
@@ -257,6 +258,7 @@ def test_a_worker_that_starts_when_the_others_have_ended_takes_their_weights(gro
     assert taken.weights.tolist() == [2.0] * 4
 
 
+@pytest.mark.deep
 def test_a_slow_worker_misses_a_round_and_joins_the_next(group):
     made = group(3)
 
@@ -297,6 +299,7 @@ def test_nobody_waits_for_the_whole_training_of_a_worker_that_is_started_again(g
     assert_equal(shared.values())
 
 
+@pytest.mark.deep
 def test_a_worker_that_stands_still_in_an_exchange_is_left_out(group):
     made = group(3)
     still = threading.Event()
@@ -363,6 +366,7 @@ def test_live_workers_that_can_not_reach_each_other_are_an_error(group, monkeypa
 # ---- any membership
 
 
+@pytest.mark.deep
 @given(
     strategies.data(),
     strategies.integers(2, 5),

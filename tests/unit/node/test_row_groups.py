@@ -64,6 +64,7 @@ filters = st.recursive(
 )
 
 
+@pytest.mark.deep
 @settings(max_examples=25, deadline=None)
 @given(filters, st.sampled_from([["id"], ["t", "id"], ["day", "x", "s", "t", "id"]]))
 def test_a_filter_passes_the_rows_that_arrow_passes(table, days, expression, columns):

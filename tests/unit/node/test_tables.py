@@ -192,6 +192,7 @@ def test_snapshots_of_an_iceberg_table(events):
     assert source["snapshot"] == first
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(
     ("expression", "ids", "groups"),
     [

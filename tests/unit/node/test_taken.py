@@ -216,6 +216,7 @@ def test_each_row_once_with_any_numbers_of_workers(way, data, sizes, seed, epoch
         assert all(len(step) <= cluster.batch_size for step in span)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("way", WAYS)
 @settings(max_examples=_DRAWS, deadline=None)
 @given(sizes_of, st.integers(1, 4), st.integers(4, 30), st.integers(1, 12), seeds, st.booleans())
@@ -228,6 +229,7 @@ def test_as_many_workers_go_on_with_the_steps_of_an_unbroken_epoch(
     assert sum(broken, []) == unbroken
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("way", ["job", "held"])
 @settings(max_examples=_DRAWS, deadline=None)
 @given(st.data(), sizes_of, st.integers(4, 30), seeds, st.integers(0, 2))

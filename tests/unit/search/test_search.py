@@ -129,6 +129,7 @@ def test_a_trial_that_fails_is_recorded_with_its_error_and_the_others_go_on(capl
     assert "\n" not in line
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(("verbosity", "lines"), [("INFO", 2), ("WARNING", 0)])
 def test_without_logging_trials_are_shown_as_optuna_shows_them(verbosity, lines, tmp_path):
     script = tmp_path / "script.py"
@@ -379,6 +380,7 @@ def test_further_trainings_of_a_trial_count_on_from_the_steps_of_the_first():
     assert study.trials[0].intermediate_values == {0: 1.0, 1: 2.0, 2: 3.0, 3: 4.0}
 
 
+@pytest.mark.deep
 def test_the_metric_to_prune_by_can_be_named():
     application = Application(1)
     pruner = optuna.pruners.ThresholdPruner(lower=0.5)

@@ -51,6 +51,7 @@ def server():
     server.server_close()
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(
     ("answer", "notice"),
     [
@@ -93,6 +94,7 @@ def event(kind="Preempt", *names, before="Mon, 19 Sep 2044 18:29:47 GMT"):
     }
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(
     ("events", "notice"),
     [

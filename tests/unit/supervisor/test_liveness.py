@@ -48,6 +48,7 @@ def changes(process, seconds, timeout=_TIMEOUT, most=math.inf):
     return found
 
 
+@pytest.mark.deep
 def test_threads_that_wait_for_python_are_no_activity():
     """Each wakes up 200 times a second. (On a host with much else to do it may have to wait for a processor then.)"""
     with running(_FROZEN) as process:
@@ -58,6 +59,7 @@ def test_threads_that_wait_for_python_are_no_activity():
     assert [type(each) for each in found] == [Idle]
 
 
+@pytest.mark.deep
 @pytest.mark.skipif(sys.platform != "linux", reason="the time that a thread waits for a processor is Linux's")
 def test_a_process_that_gets_no_processor_is_active():
     """Others with a higher priority have the processor that it wants."""
@@ -84,6 +86,7 @@ def test_time_in_which_nobody_looked_is_no_idleness():
     assert [type(each) for each in found] == [Idle]
 
 
+@pytest.mark.deep
 def test_a_process_that_has_ended_is_reported_elsewhere():
     with running(_BUSY) as process:
         process.kill()

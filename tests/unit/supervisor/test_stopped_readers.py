@@ -102,6 +102,7 @@ def played(tmp_path, monkeypatch):
     made.close()
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("silent", ["node", "driver"])
 def test_a_side_that_reads_nothing_does_not_keep_a_supervisor_from_the_other(played, silent):
     other = "driver" if silent == "node" else "node"
@@ -121,6 +122,7 @@ def test_a_side_that_reads_nothing_does_not_keep_a_supervisor_from_the_other(pla
         assert played.ended.wait(10)
 
 
+@pytest.mark.deep
 def test_what_a_supervisor_does_not_read_it_passes_on_as_it_is(played):
     played.read("driver")
     assert played.task.poll(10)

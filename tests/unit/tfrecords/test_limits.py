@@ -69,6 +69,7 @@ def test_a_limit_is_a_number_of_bytes(files, limit):
         read_rows(files, maxRecordBytes=limit)
 
 
+@pytest.mark.deep
 def test_a_file_of_some_hundred_kilobytes_takes_no_hundreds_of_megabytes(tmp_path):
     path = tmp_path / "records"
     length = 300_000_000

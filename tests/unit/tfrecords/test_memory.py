@@ -37,6 +37,7 @@ print(json.dumps([most() - before, rows, said]))
 """
 
 
+@pytest.mark.deep
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in SHAPES]

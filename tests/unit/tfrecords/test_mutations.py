@@ -105,11 +105,13 @@ def check_files(path, rng, count):
             assert b"".join(frames[row] for row in read_well) == data
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("seed", SEEDS)
 def test_damaged_messages(tmp_path, seed):
     check_messages(tmp_path / "file", np.random.default_rng(seed), 60)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("seed", SEEDS)
 def test_damaged_files(tmp_path, seed):
     check_files(tmp_path / "file", np.random.default_rng(seed), 200)
@@ -125,6 +127,7 @@ def test_many_damaged_files(tmp_path):
         check_files(tmp_path / "file", rng, 400)
 
 
+@pytest.mark.deep
 def test_every_cut_and_every_bit(tmp_path):
     messages = [b"", b"\n\x00", b"\n\x00" * 3]
     whole = framed(pa.array(messages, pa.binary())).tobytes()

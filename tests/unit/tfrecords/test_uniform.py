@@ -115,6 +115,7 @@ def found(function, records, columns):
             bad.update(error.reasons)
 
 
+@pytest.mark.deep
 @settings(deadline=None, max_examples=50)
 @given(files())
 def test_the_same_as_message_by_message(file):

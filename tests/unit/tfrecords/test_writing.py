@@ -64,6 +64,7 @@ class Ended(BaseException):
     """The process ends here."""
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("mode", ["static", "dynamic", None])
 @pytest.mark.parametrize("ends", [True, False], ids=["the process ends", "an error"])
 def test_a_failure_at_any_step_leaves_all_old_rows_or_all_new_ones(table, monkeypatch, mode, ends):

@@ -217,6 +217,7 @@ def test_no_frames_of_a_member_stop_a_server():
     assert threading.active_count() <= threads + 3
 
 
+@pytest.mark.deep
 @pytest.mark.timeout(120 + 2 * SECONDS)
 def test_no_beginning_of_a_stranger_stops_a_server():
     handled = Handled()

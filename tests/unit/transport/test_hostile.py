@@ -120,6 +120,7 @@ def _client_hello():
     return outgoing.read()
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("said", ["nothing", "a beginning"])
 @pytest.mark.parametrize("way", [1, 2], ids=["plain", "tls"])
 def test_more_unauthenticated_peers_than_may_wait_keep_no_other_out(guarded, way, said):
@@ -140,6 +141,7 @@ def test_more_unauthenticated_peers_than_may_wait_keep_no_other_out(guarded, way
         peer.close()
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("way", [1, 2], ids=["plain", "tls"])
 def test_as_many_peers_as_are_expected_may_connect_at_once(guarded, way):
     """The supervisors of a large cluster do; none of them is turned away."""
@@ -211,6 +213,7 @@ def test_a_handshake_without_the_certificate_lets_nobody_in(guarded, monkeypatch
     guarded.answer()
 
 
+@pytest.mark.deep
 def test_nonsense_of_one_who_has_the_token_is_an_error_to_that_one_alone(guarded):
     with Sizes([psutil.Process().pid]) as sizes:
         for address, known in zip(guarded.addresses[:2], guarded.known, strict=False):

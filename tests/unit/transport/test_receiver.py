@@ -64,6 +64,7 @@ def served(credentials):
         each.close()
 
 
+@pytest.mark.deep
 def test_many_channels_have_one_thread(served):
     heard, channel = served()
     before = set(threading.enumerate())
@@ -145,6 +146,7 @@ def test_messages_go_back_while_others_come(served):
     wait_for(lambda: heard.messages == [list(range(100))])
 
 
+@pytest.mark.deep
 def test_the_thread_ends_with_the_server(credentials):
     heard = Heard()
     server = Server(("127.0.0.1", 0), credentials, on_channel=heard.serve)

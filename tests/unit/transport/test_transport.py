@@ -225,6 +225,7 @@ def _slow(port, seconds):
     return listener.getsockname()[1]
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
 def test_a_slow_network_is_waited_for(tls):
     known = new_credentials(tls=tls)

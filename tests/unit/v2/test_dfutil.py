@@ -102,6 +102,7 @@ def read_back(values):
             yield value[0] if value else None
 
 
+@pytest.mark.deep
 @settings(deadline=None)
 @given(st.lists(st.tuples(*(values for _, values in COLUMNS.values())), min_size=1, max_size=30))
 def test_there_and_back(rows):

@@ -29,6 +29,7 @@ def test_the_chief_exports_a_model_of_keras_3(tmp_path):
     assert predicted(tmp_path / "model", x=tf.constant([[1.0, 2.0]])) == {"output_0": [[3.0]]}
 
 
+@pytest.mark.deep
 def test_a_model_of_keras_2_keeps_its_names(tmp_path):
     layers = [tf_keras.layers.Dense(1, kernel_initializer="ones", input_shape=(2,), name="dense")]
     model = tf_keras.Sequential(layers)

@@ -124,6 +124,7 @@ def test_stages_of_the_users_own():
     assert stage.merge_args_params() == Namespace({"steps": 5, "seed": 1})
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("stage", [TFEstimator, TFModel])
 def test_stages_can_not_be_saved_as_in_2_x(stage):
     """So there are none to load: docs/migrating.md says that."""
