@@ -73,6 +73,7 @@ class FeatureKeywords(TypedDict, total=False):
 class ComposedKeywords(FeatureKeywords, total=False):
     """Those of `tensorflowonspark.node.feed.selection.ComposedOptions`."""
     pack: Mapping[str, int] | None
+    bucket: Mapping[str, Sequence[int]] | None
     too_long: str
     window: Window | None
 

@@ -145,6 +145,7 @@ class Kind:
     fill: Any = None  # replaces a null: a number, a string or bytes; if None, nulls are errors
     decoded: bool = False  # whether the bytes of a binary column are its values (uint8)
     text: bool = False  # whether its values are strings
+    padded: bool = field(default=False, repr=False)  # whether rows that vary are padded, those of a batch to one length
     name: str = field(default="", repr=False, compare=False)  # for errors
 
     @property
@@ -161,6 +162,11 @@ class Kind:
     def ragged(self) -> bool:
         """Whether rows vary in length."""
         return self.varying > 0
+
+    @property
+    def has_splits(self) -> bool:
+        """Whether rows of a batch vary in length."""
+        return self.ragged and not self.padded
 
 
 def kind_of(
@@ -205,7 +211,7 @@ def kind_of(
         )
     # The length of a binary value is a dimension only if its bytes are the values.
     depth = layout.array_depth(type_) - (layout.is_binary(leaf) and not decoded)
-    return Kind(dtype, shape_of(name, depth, summary.lengths, shape), fill, decoded, layout.is_text(leaf), name)
+    return Kind(dtype, shape_of(name, depth, summary.lengths, shape), fill, decoded, layout.is_text(leaf), name=name)
 
 
 def _finds_nulls(name: str, type_: pa.DataType) -> str:

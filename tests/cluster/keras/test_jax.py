@@ -329,6 +329,23 @@ def preprocess(_, ctx):
     )
 
 
+def test_a_dataset_of_its_own_may_have_batches_of_several_lengths_on_one_worker(spark):
+    def program(args, ctx):
+        import keras
+        import tensorflow as tf
+
+        batches = [(np.ones((2, length, 1), np.float32), np.ones((2, 1), np.float32)) for length in (3, 5)]
+        signature = tf.TensorSpec((None, None, 1)), tf.TensorSpec((None, 1))
+        data = tf.data.Dataset.from_generator(lambda: iter(batches), output_signature=signature)
+        pooled = keras.layers.GlobalAveragePooling1D()
+        model = keras.Sequential([keras.Input((None, 1)), pooled, keras.layers.Dense(1, kernel_initializer="zeros")])
+        model.compile("sgd", "mse", metrics=["mae"])
+        return model.fit(data, epochs=2, verbose=0).history["mae"]
+
+    found = tfos.run(spark, program, env=JAX)["worker:0"]
+    assert found == pytest.approx([0.98, 0.903168])
+
+
 @pytest.mark.slow
 def test_preprocessing_layers_map_a_dataset(spark):
     results = run(spark, preprocess, None, sizes=(20, 9))

@@ -1,4 +1,4 @@
-"""Sequences in packed rows on real nodes: the weights are those of one process with the same rows in each step."""
+"""Sequences in packed and in padded rows on real nodes: the weights are those of one process with the same steps."""
 
 from contextlib import nullcontext
 
@@ -11,13 +11,9 @@ from tests.support.programs import killer_at_step
 
 pytestmark = [pytest.mark.masters("local"), pytest.mark.timeout(300)]
 LENGTH, WORDS, BATCH, EPOCHS, RATE = 16, 5, 6, 2, 0.7
-PACKED = {
-    "features": "tokens",
-    "label": "next",
-    "sample_weight": "weight",
-    "pack": {"tokens": LENGTH, "next": LENGTH},
-    "too_long": "split",
-}
+COLUMNS = {"features": "tokens", "label": "next", "sample_weight": "weight"}
+PACKED = {**COLUMNS, "pack": {"tokens": LENGTH, "next": LENGTH}, "too_long": "split"}
+BUCKETED = {**COLUMNS, "bucket": {"tokens": (LENGTH, 24, 50), "next": (LENGTH, 24, 50)}}
 
 
 def train(args, ctx):
@@ -25,18 +21,19 @@ def train(args, ctx):
     import keras
 
     with nullcontext() if args["on_jax"] else ctx.strategy().scope():
-        names = ("tokens", "segment_ids", "positions")
-        inputs = {name: keras.Input((LENGTH,), dtype="int32", name=name) for name in names}
+        wanted = PACKED if args["packs"] else BUCKETED
+        shape, names = ((LENGTH,), ("segment_ids", "positions")) if args["packs"] else ((None,), ("present",))
+        inputs = {name: keras.Input(shape, dtype="int32", name=name) for name in ("tokens", *names)}
         table = keras.layers.Embedding(WORDS, WORDS, embeddings_initializer="zeros")
         model = keras.Model(inputs, table(inputs["tokens"]))
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         model.compile(keras.optimizers.SGD(RATE), loss, jit_compile=False)
     checkpoint = ctx.checkpoint(args["directory"]) if args["directory"] else None
     callbacks = [checkpoint.callback(every=3), killer_at_step(ctx, args["dies"], victim=1)] if checkpoint else []
-    epochs = ctx.batches(BATCH, **PACKED, seed=3)
+    epochs = ctx.batches(BATCH, **wanted, seed=3)
     batches = [batch for _ in range(0 if checkpoint else EPOCHS) for batch in epochs]
-    validation = ctx.validation_dataset(BATCH, **PACKED)
-    model.fit(ctx.dataset(BATCH, **PACKED, seed=3), epochs=EPOCHS, verbose=0, callbacks=callbacks)
+    validation = ctx.validation_dataset(BATCH, **wanted)
+    model.fit(ctx.dataset(BATCH, **wanted, seed=3), epochs=EPOCHS, verbose=0, callbacks=callbacks)
     steps = [(x["tokens"], y, weights) for x, y, weights in batches]
     return steps, model.get_weights()[0], model.evaluate(validation, verbose=0)
 
@@ -57,7 +54,7 @@ def rows(spark):
 
 
 def run(spark, rows, workers, **options):
-    args = {"on_jax": False, "directory": "", "dies": 0, **options}
+    args = {"on_jax": False, "packs": True, "directory": "", "dies": 0, **options}
     env = {"KERAS_BACKEND": "jax"} if args["on_jax"] else {}
     restarts = int(bool(args["directory"]))
     with tfos.Cluster(spark, train, args, num_workers=workers, env=env, restarts=restarts) as cluster:
@@ -84,16 +81,17 @@ def trained(steps):
 
 
 BACKENDS = [
-    pytest.param(False, id="tensorflow"),
-    pytest.param(True, marks=pytest.mark.slow, id="jax"),
+    pytest.param(False, True, id="tensorflow"),
+    pytest.param(False, False, id="in buckets"),
+    pytest.param(True, True, marks=pytest.mark.slow, id="jax"),
 ]
 
 
-@pytest.mark.parametrize("on_jax", BACKENDS)
-def test_the_weights_are_those_of_one_process_with_the_same_steps(spark, rows, monkeypatch, on_jax):
+@pytest.mark.parametrize(("on_jax", "packs"), BACKENDS)
+def test_the_weights_are_those_of_one_process_with_the_same_steps(spark, rows, on_jax, packs):
     if on_jax:
         pytest.importorskip("jax", reason="JAX is installed by users")
-    found = run(spark, rows, 2, on_jax=on_jax)
+    found = run(spark, rows, 2, on_jax=on_jax, packs=packs)
     steps = list(zip(*(own for own, _, _ in found), strict=True))  # as many on both
     values = sum((each[2] > 0).sum() for step in steps for each in step)
     assert values == EPOCHS * rows.where("not held").select(f.sum(f.size("tokens"))).first()[0]
@@ -101,6 +99,12 @@ def test_the_weights_are_those_of_one_process_with_the_same_steps(spark, rows, m
     for _, table, loss in found:
         np.testing.assert_allclose(table, expected, rtol=1e-4, atol=1e-6)
         assert loss == pytest.approx(found[0][2])
+
+
+def test_jax_takes_no_rows_of_several_lengths(spark, rows):
+    pytest.importorskip("jax", reason="JAX is installed by users")
+    with pytest.raises(tfos.NodeError, match=r"values of several lengths \(shape .*: a model on JAX takes .* pack="):
+        run(spark, rows, 1, on_jax=True, packs=False)
 
 
 @pytest.mark.slow

@@ -75,9 +75,11 @@ def _symbolic_batch(model: Any, data: Any) -> Any:
         if type(each).__name__ != "TensorSpec" or each.shape.rank is None:
             raise TypeError
         first, *inner = each.shape
+        if None in inner:
+            raise TypeError
         return jax.ShapeDtypeStruct((rows if first is None else first, *inner), each.dtype.as_numpy_dtype)
 
     try:
         return keras.tree.map_structure(lambda each: None if each is None else symbol(each), data.element_spec)
-    except (TypeError, ValueError):  # of ragged or sparse values, of strings, or of elements without rows
+    except (TypeError, ValueError):  # of ragged or sparse values, of any lengths, of strings, or without rows
         return None

@@ -42,6 +42,8 @@ def adapt_data(adapters: ModuleType) -> None:
             with _whole(data):
                 adapter = wrapped(**bound)
         several = trains_together()
+        if is_dataset(data) and (several or _is_share(data)):
+            _refuse_lengths(data)
         if several:
             _refuse_sparse(data)
             _require_weights(data)
@@ -89,6 +91,19 @@ def _is_share(data: Any) -> bool:
     from tensorflowonspark.keras.provenance import any_reads_feed, sources
 
     return any_reads_feed(sources(data))
+
+
+def _refuse_lengths(data: Any) -> None:
+    """Refuse a dataset whose batches may have several shapes, which workers could not put together."""
+    import keras
+
+    for each in keras.tree.flatten(data.element_spec):
+        if type(each).__name__ == "TensorSpec" and each.shape.rank is not None and None in each.shape[1:]:
+            raise SpecError(
+                f"the dataset has values of several lengths (shape {tuple(each.shape)}), as bucket= makes them: a "
+                "model on JAX takes arrays of one shape: use pack=, or state it: dataset.map(lambda x, *rest: "
+                "(tf.ensure_shape(x, (None, length)), *rest))"
+            )
 
 
 def _refuse_sparse(data: Any) -> None:

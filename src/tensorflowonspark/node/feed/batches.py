@@ -24,15 +24,15 @@ class Batches:
         self._selection = passes.selection
         self._measure = measure
 
-    def element_spec(self, make: Callable[[tuple[int, ...], str], Any]) -> Any:
+    def element_spec(self, make: Callable[[tuple[int | None, ...], str], Any]) -> Any:
         """Return an element with the result of `make` for the shape of a row, and the dtype, of each column.
 
         A column that is ragged, or holds strings, is a `FeedError`.
         """
         for name, kind in self._selection.kinds.items():
             if kind.ragged or kind.dtype.kind == "O":
-                raise FeedError(f"column {name!r} is {'ragged' if kind.ragged else 'of strings'}: a model on JAX takes "
-                                "arrays of numbers of one shape")  # fmt: skip
+                what = "of several lengths" if kind.padded else "ragged" if kind.ragged else "of strings"
+                raise FeedError(f"column {name!r} is {what}: a model on JAX takes arrays of numbers of one shape")
         values = {name: make(kind.inner, kind.dtype.name) for name, kind in self._selection.kinds.items()}
         return self._selection.arrange(values, make(self._selection.weight_shape, self._selection.weight_dtype))
 
@@ -45,9 +45,10 @@ class Batches:
     def _elements(self, real_only: bool) -> Iterator[Any]:
         for batch in self.passes(real_only=real_only):
             self.passes.observer.note_read()
+            finished = self._selection.finished(batch)
             values = {
-                name: each.rows() if isinstance(each, columns.Ragged) else each for name, each in batch[0].items()
+                name: each.rows() if isinstance(each, columns.Ragged) else each for name, each in finished[0].items()
             }
-            yield self._selection.arrange(values, self._selection.weights(batch))
+            yield self._selection.arrange(values, self._selection.weights(finished))
 
     __call__ = __iter__

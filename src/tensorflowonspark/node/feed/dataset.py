@@ -141,6 +141,7 @@ def aligned_empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
 
 def flat_arrays(selection: Selection, batch: Batch) -> Iterator[Array]:
     """Yield a batch's arrays, a ragged column's splits after its values, and last the weights."""
+    batch = selection.finished(batch)
     for values in batch[0].values():
         if isinstance(values, Ragged):
             yield _writable(values.values)
@@ -166,9 +167,8 @@ def _writable(values: Array) -> Array:
 def flat_specs(selection: Selection) -> Iterator[tf.TensorSpec]:
     """Yield the specs of the arrays that `flat_arrays` yields."""
     for kind in selection.kinds.values():
-        inner = [size for size in kind.shape if size is not None]
-        yield tf.TensorSpec((None, *inner), _tensor_type(kind))
-        yield from (tf.TensorSpec((None,), tf.int64) for size in kind.shape if size is None)
+        yield tf.TensorSpec((None, *(kind.inner if kind.has_splits else kind.shape)), _tensor_type(kind))
+        yield from (tf.TensorSpec((None,), tf.int64) for _ in range(kind.varying if kind.has_splits else 0))
     yield tf.TensorSpec((None, *selection.weight_shape), selection.weight_dtype)
 
 
@@ -178,7 +178,7 @@ def assemble(selection: Selection, tensors: Any) -> Any:
     values = {}
     for name, kind in selection.kinds.items():
         value = next(rest)
-        splits = [next(rest) for size in kind.shape if size is None]
+        splits = [next(rest) for _ in range(kind.varying if kind.has_splits else 0)]
         values[name] = tf.RaggedTensor.from_nested_row_splits(value, splits, validate=False) if splits else value
     return selection.arrange(values, next(rest))
 

@@ -1,6 +1,6 @@
 """A feed as the user's program sees it: this worker's share of the rows of one ``cluster.train``."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -9,6 +9,7 @@ from tensorflowonspark.declarations import takes
 from tensorflowonspark.errors import FeedError, SpecError
 from tensorflowonspark.feed_messages import SplitManifest
 from tensorflowonspark.node.feed.batches import Batches
+from tensorflowonspark.node.feed.bucketing import BucketedSelection
 from tensorflowonspark.node.feed.pace import Measure
 from tensorflowonspark.node.feed.packing import PackedSelection
 from tensorflowonspark.node.feed.passes import Passes
@@ -24,6 +25,13 @@ if TYPE_CHECKING:
     from tensorflowonspark.keywords import ComposedKeywords, DatasetKeywords
 
 __all__ = ["Feed"]
+
+# By the option that asks for them.
+_COMPOSED: dict[str, Callable[[SplitManifest, ComposedOptions], Selection]] = {
+    "pack": PackedSelection,
+    "bucket": BucketedSelection,
+    "window": WindowSelection,
+}
 
 
 def describe_rows(manifest: SplitManifest, rows: int | None, seed: int | None) -> Record:
@@ -297,12 +305,11 @@ class Feed:
         if not self._share.manifest.schema:
             raise FeedError("the data has no rows: there is nothing to train on")
         if isinstance(options, ComposedOptions):
-            if options.pack is not None and options.window is not None:
-                raise SpecError("pack and window both say what a row is: give one of them")
-            if options.pack is not None:
-                return PackedSelection(self._share.manifest, options)
-            if options.window is not None:
-                return WindowSelection(self._share.manifest, options)
+            wanted = [name for name in _COMPOSED if getattr(options, name) is not None]
+            if len(wanted) > 1:
+                raise SpecError(f"{' and '.join(wanted)} both say what a row is: give one of them")
+            if wanted:
+                return _COMPOSED[wanted[0]](self._share.manifest, options)
         return Selection(self._share.manifest, options)
 
     def _noted(self, partitions: Iterator[Iterator[pa.RecordBatch]]) -> Iterator[Iterator[pa.RecordBatch]]:

@@ -7,77 +7,46 @@ from numbers import Integral
 from typing import Any
 
 import numpy as np
-import pyarrow.compute as pc
 
 from tensorflowonspark.columns import Array, Kind, Ragged
-from tensorflowonspark.columns.layout import is_list
 from tensorflowonspark.errors import FeedError, SpecError
 from tensorflowonspark.feed_messages import SplitManifest
 from tensorflowonspark.node.feed.bins import Bins, pack
-from tensorflowonspark.node.feed.composed_rows import ComposedRows, ComposedSelection
+from tensorflowonspark.node.feed.composed_rows import ComposedRows
 from tensorflowonspark.node.feed.order import Numbers, row_order
-from tensorflowonspark.node.feed.selection import Batch, ComposedOptions, names_in
+from tensorflowonspark.node.feed.selection import Batch, ComposedOptions
+from tensorflowonspark.node.feed.sequences import SequenceSelection, runs
 from tensorflowonspark.node.feed.shard import Allocate, Reader, Shard
 
 SEGMENTS, POSITIONS = "segment_ids", "positions"
-_TOO_LONG = ("error", "cut", "split")
 
 
-class PackedSelection(ComposedSelection):
+class PackedSelection(SequenceSelection):
     """The columns of packed rows: each value of a bin has its sequence's number in it (0 is padding), and its place.
 
     A column with one value for each row has it at each value of the row's sequence.
     """
 
+    option = "pack"
     none = "all arrays are empty"
+    too_long_choices = ("error", "cut", "split")
+    added = (SEGMENTS, POSITIONS)
 
     def __init__(self, manifest: SplitManifest, options: ComposedOptions) -> None:
-        self.packed, self.length = _checked(options.pack)
-        self.too_long = options.too_long
-        if self.too_long not in _TOO_LONG:
-            raise SpecError(f"too_long={self.too_long!r}: expected one of {', '.join(map(repr, _TOO_LONG))}")
-        self.call = f"pack={options.pack}"
-        shapes = {**dict.fromkeys(self.packed, (None,)), **(options.shapes or {})}
-        super().__init__(manifest, replace(options, shapes=shapes))
-        self.features = [*names_in(self.features), SEGMENTS, POSITIONS]
-        self.kinds.update(dict.fromkeys((SEGMENTS, POSITIONS), Kind(np.dtype(np.int32), (self.length,))))
+        super().__init__(manifest, options, *_checked(options.pack))
+        self.kinds.update(dict.fromkeys(self.added, Kind(np.dtype(np.int32), (self.length,))))
 
     def rows_of(self, source: Shard, seed: Sequence[int] | None) -> "PackedRows":
         """Pack rows by an order of a seed; arrays of a row that differ in length are a `FeedError`."""
         return PackedRows(source, self, seed)
 
-    def _check_names(self, used: Any) -> None:
-        for name in self.packed:
-            if name not in used:
-                raise FeedError(f"pack names column {name!r}, but the program takes {list(used)}")
-        for name in (SEGMENTS, POSITIONS):
-            if name in used:
-                raise FeedError(f"column {name!r} would take the place of those of packed rows: rename it")
-        super()._check_names(used)
-
     def _kind(self, name: str) -> Kind:
-        kind = self.sources[name] = super()._kind(name)
-        if kind.dtype.kind == "O":
-            raise FeedError(f"column {name!r} holds strings or bytes: packed rows have numbers, such as ids of tokens")
-        if name not in self.packed:
-            if kind.ragged:
-                raise FeedError(f"column {name!r} is ragged: name it in pack, or declare one shape for it")
-        elif kind.varying != 1 or not is_list(self._schema.field(name).type):
-            raise FeedError(
-                f"pack names column {name!r}, which must hold arrays that differ in length in one dimension"
-            )
-        else:
-            self._check_length(name)
+        kind = super()._kind(name)
+        if name not in self.named and kind.dtype.kind == "O":
+            raise FeedError(f"column {name!r} holds strings or bytes: packed rows have numbers")
+        if name not in self.named and kind.ragged:
+            raise FeedError(f"column {name!r} is ragged: name it in pack, or declare one shape for it")
         return replace(kind, shape=(self.length, *kind.inner))
-
-    def _check_length(self, name: str) -> None:
-        lengths = self._summaries[name].lengths
-        if self.too_long == "error" and lengths and lengths[0].longest > self.length:
-            raise FeedError(
-                f"column {name!r} holds an array of {lengths[0].longest} values in {lengths[0].longest_at}, and "
-                f"pack={{{name!r}: {self.length}}} takes as many as that: pass too_long='split' or too_long='cut', or "
-                "a larger length"
-            )
 
     def _check_kinds(self, inference: bool) -> None:
         super()._check_kinds(inference)
@@ -114,16 +83,8 @@ class PackedRows(ComposedRows):
 
     def __init__(self, source: Shard, selection: PackedSelection, seed: Sequence[int] | None) -> None:
         super().__init__(source)
-        first, *others = (_lengths(source, name) for name in selection.packed)
-        for name, lengths in zip(selection.packed[1:], others, strict=True):
-            if (wrong := np.flatnonzero(lengths != first)).size:
-                row = int(wrong[0])
-                raise FeedError(
-                    f"pack={selection.packed}: row {row} of this worker has {first[row]} values in "
-                    f"{selection.packed[0]!r} and {lengths[row]} in {name!r}: they must be as many"
-                )
         order = row_order(source.rows, seed)[:].astype(np.int64)
-        self._bins = pack(first, selection.length, order, splits=selection.too_long == "split")
+        self._bins = pack(selection.lengths(source), selection.length, order, splits=selection.too_long == "split")
 
     @property
     def rows(self) -> int:
@@ -133,13 +94,6 @@ class PackedRows(ComposedRows):
     def reader(self, selection: PackedSelection) -> Reader:
         """Return what gathers bins."""
         return _PackedReader(self._source.reader(selection.sources), self._bins, selection)
-
-
-def _lengths(source: Shard, name: str) -> Numbers:
-    found = [
-        pc.list_value_length(batch.column(name)).fill_null(0).to_numpy(zero_copy_only=False) for batch in source.batches
-    ]
-    return np.concatenate([np.arange(0), *found])
 
 
 class _PackedReader(Reader):
@@ -158,10 +112,10 @@ class _PackedReader(Reader):
         """Return bins by their numbers."""
         bins, length = self._bins, self._selection.length
         counts = bins.starts[numbers + 1] - bins.starts[numbers]
-        number = _runs(counts)  # of a sequence in its bin
+        number = runs(counts)  # of a sequence in its bin
         pieces = np.repeat(bins.starts[numbers], counts) + number
         size = bins.size[pieces]
-        position = _runs(size)
+        position = runs(size)
         to = np.repeat(np.repeat(np.arange(len(numbers)) * length, counts) + bins.place[pieces], size) + position
         rows = self._rows.take(bins.sequence[pieces])
 
@@ -183,8 +137,3 @@ class _PackedReader(Reader):
                 values = np.repeat(each, size, axis=0)
             found[name] = spread(values, kind)
         return found
-
-
-def _runs(counts: Numbers) -> Numbers:
-    """Return 0, 1, ... for each count."""
-    return np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)

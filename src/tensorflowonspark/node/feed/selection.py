@@ -80,9 +80,14 @@ class ComposedOptions(FeatureOptions):
         padding) and ``positions`` in the sequence, for attention masks; other columns have their row's value at each
         token, and so have the weights, which are 0 at padding. `batch_size` counts packed rows. For rows that are kept
         (the default cache).
+    bucket : mapping, optional
+        Columns of arrays that differ in length, with the lengths to which they are padded, as in
+        ``{"tokens": [128, 256, 512]}``: a step then has rows of about one length, padded with zeros to the smallest of
+        them that fits. The columns have arrays of one length in each row. The features get ``present``, which is False
+        at padding; where labels are such columns, each value has a weight. For rows that are kept.
     too_long : {"error", "cut", "split"}
-        With `pack`, the treatment of a sequence that is longer: an error that names it, what exceeds the length is left
-        out, or the rest becomes a sequence of its own.
+        With `pack` or `bucket`, the treatment of a sequence that is longer: an error that names it, what exceeds the
+        length is left out, or, with `pack`, the rest becomes a sequence of its own.
     window : Window, optional
         Windows over the rows of each key, in the order of a column: a row of a batch then has the features of the rows
         of a window, and the labels of those that follow it, each as an array with them in the first dimension. Its
@@ -91,6 +96,7 @@ class ComposedOptions(FeatureOptions):
     """
 
     pack: Mapping[str, int] | None = None
+    bucket: Mapping[str, Sequence[int]] | None = None
     too_long: str = "error"
     window: "Window | None" = None
 
@@ -265,8 +271,12 @@ class Selection:
         by_name = x if isinstance(x, dict) else {str(self.features): x}
         return {**by_name, **{name: values[column] for name, column in self._source.items()}}
 
+    def finished(self, batch: Batch) -> Batch:
+        """Return a batch as the program gets it."""
+        return batch
+
     @property
-    def weight_shape(self) -> tuple[int, ...]:
+    def weight_shape(self) -> tuple[int | None, ...]:
         """The shape of a row's weight: ``()`` for one number, or that of an array of them."""
         inner = () if self.sample_weight is None else self.kinds[self.sample_weight].inner
         return () if prod(inner) == 1 else inner
@@ -306,7 +316,7 @@ def real_rows(batch: Batch) -> Batch:
 
 
 def _are_numbers(kind: Kind) -> bool:
-    return kind.dtype.kind in "biuf" and not kind.ragged and prod(kind.inner) > 0
+    return kind.dtype.kind in "biuf" and not kind.has_splits and prod(kind.inner) > 0
 
 
 def names_in(structure: str | Sequence[str] | None) -> list[str]:
