@@ -164,9 +164,9 @@ class Kind:
         return self.varying > 0
 
     @property
-    def has_splits(self) -> bool:
-        """Whether rows of a batch vary in length."""
-        return self.ragged and not self.padded
+    def row_splits(self) -> int:
+        """How many row splits a batch has: one for each dimension that varies, and none if its rows are padded."""
+        return 0 if self.padded else self.varying
 
 
 def kind_of(

@@ -181,12 +181,10 @@ class _BucketedReader(Reader):
     def take(self, numbers: Numbers, empty: Allocate = np.empty) -> dict[str, Array | Ragged]:
         """Return rows by their numbers."""
         found, widths = self._rows.take(numbers, empty), self._widths[numbers]
-        for name in self._named:
-            each = found[name]
-            assert isinstance(each, Ragged)
-            found[PRESENT] = _resized(Ragged(np.ones(len(each.values), np.bool_), each.splits), widths)
-            found[name] = _resized(each, widths)
-        return found
+        sequences = {name: each for name in self._named if isinstance(each := found[name], Ragged)}
+        first = sequences[self._named[0]]
+        sequences[PRESENT] = Ragged(np.ones(len(first.values), np.bool_), first.splits)
+        return {**found, **{name: _resized(each, widths) for name, each in sequences.items()}}
 
 
 def _resized(rows: Ragged, widths: Numbers) -> Ragged:

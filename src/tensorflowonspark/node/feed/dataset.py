@@ -167,8 +167,8 @@ def _writable(values: Array) -> Array:
 def flat_specs(selection: Selection) -> Iterator[tf.TensorSpec]:
     """Yield the specs of the arrays that `flat_arrays` yields."""
     for kind in selection.kinds.values():
-        yield tf.TensorSpec((None, *(kind.inner if kind.has_splits else kind.shape)), _tensor_type(kind))
-        yield from (tf.TensorSpec((None,), tf.int64) for _ in range(kind.varying if kind.has_splits else 0))
+        yield tf.TensorSpec((None, *(kind.inner if kind.row_splits else kind.shape)), _tensor_type(kind))
+        yield from (tf.TensorSpec((None,), tf.int64) for _ in range(kind.row_splits))
     yield tf.TensorSpec((None, *selection.weight_shape), selection.weight_dtype)
 
 
@@ -178,7 +178,7 @@ def assemble(selection: Selection, tensors: Any) -> Any:
     values = {}
     for name, kind in selection.kinds.items():
         value = next(rest)
-        splits = [next(rest) for _ in range(kind.varying if kind.has_splits else 0)]
+        splits = [next(rest) for _ in range(kind.row_splits)]
         values[name] = tf.RaggedTensor.from_nested_row_splits(value, splits, validate=False) if splits else value
     return selection.arrange(values, next(rest))
 

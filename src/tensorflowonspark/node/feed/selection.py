@@ -316,7 +316,7 @@ def real_rows(batch: Batch) -> Batch:
 
 
 def _are_numbers(kind: Kind) -> bool:
-    return kind.dtype.kind in "biuf" and not kind.has_splits and prod(kind.inner) > 0
+    return kind.dtype.kind in "biuf" and not kind.row_splits and prod(kind.inner) > 0
 
 
 def names_in(structure: str | Sequence[str] | None) -> list[str]:
