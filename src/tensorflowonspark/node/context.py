@@ -286,7 +286,7 @@ class Context(FeedAccess, ParallelAccess, OutputAccess):
 
     def _close(self) -> None:
         """Report the last of the training, and write the last checkpoints and logs, when the program has ended."""
-        self._meter.flush()
+        self._meter.close()
         self._logs.close()
         self._record.manifest()  # with what the program has imported, and how many rows it has read
 

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from threading import Lock, Thread
+from threading import Event, Lock, Thread
 from typing import Any
 
 from tensorflowonspark.config import report_seconds
@@ -48,6 +48,7 @@ class TrainingMeter:
         self._sending = Lock()
         self._version = 0
         self._thread: Thread | None = None
+        self._closed = Event()
 
     # ---- rows (in the thread that reads the feed, which has read the clock)
 
@@ -207,11 +208,15 @@ class TrainingMeter:
 
     def _report(self) -> None:
         sent = -1
-        while True:
-            time.sleep(self._seconds)
+        while not self._closed.wait(self._seconds):
             if self._version != sent or self._times.training.runs or self._times.feed.runs:
                 sent = self._version
                 self.flush()
+
+    def close(self) -> None:
+        """Send the last of the training, when the program has ended."""
+        self._closed.set()
+        self.flush()
 
     def flush(self) -> None:
         """Send what has not been sent yet."""
