@@ -33,7 +33,8 @@ def train(args, ctx):
     epochs = ctx.batches(BATCH, **wanted, seed=3)
     batches = [batch for _ in range(0 if checkpoint else EPOCHS) for batch in epochs]
     validation = ctx.validation_dataset(BATCH, **wanted)
-    model.fit(ctx.dataset(BATCH, **wanted, seed=3), epochs=EPOCHS, verbose=0, callbacks=callbacks)
+    read = ctx.batches if args["on_jax"] and not checkpoint else ctx.dataset
+    model.fit(read(BATCH, **wanted, seed=3), epochs=EPOCHS, verbose=0, callbacks=callbacks)
     steps = [(x["tokens"], y, weights) for x, y, weights in batches]
     return steps, model.get_weights()[0], model.evaluate(validation, verbose=0)
 
@@ -84,6 +85,7 @@ BACKENDS = [
     pytest.param(False, True, id="tensorflow"),
     pytest.param(False, False, id="in buckets"),
     pytest.param(True, True, marks=pytest.mark.slow, id="jax"),
+    pytest.param(True, False, marks=pytest.mark.slow, id="jax in buckets"),
 ]
 
 
@@ -101,15 +103,37 @@ def test_the_weights_are_those_of_one_process_with_the_same_steps(spark, rows, o
         assert loss == pytest.approx(found[0][2])
 
 
-def test_jax_takes_no_rows_of_several_lengths(spark, rows):
-    pytest.importorskip("jax", reason="JAX is installed by users")
-    with pytest.raises(tfos.NodeError, match=r"values of several lengths \(shape .*: a model on JAX takes .* pack="):
-        run(spark, rows, 1, on_jax=True, packs=False)
+def train_on(args, ctx):
+    """Train a model that the first batch builds, on the steps of an epoch from one on; return how many it takes."""
+    import keras
+
+    model = keras.Sequential(
+        [keras.layers.Embedding(WORDS, 2), keras.layers.GlobalAveragePooling1D(), keras.layers.Dense(1)]
+    )
+    model.compile("sgd", "mse")
+    options = {"features": "tokens", "label": "held", "bucket": {"tokens": (LENGTH, 50)}, "seed": 3}
+    data = ctx.dataset(BATCH, **options, first_step=args)
+    tokens_alone = data.map(lambda x, y, weights: (x["tokens"], y, weights))
+    taken = []
+    count = keras.callbacks.LambdaCallback(on_train_batch_end=lambda step, logs: taken.append(step))
+    model.fit(tokens_alone, verbose=0, callbacks=[count])
+    return len(taken)
 
 
 @pytest.mark.slow
-def test_a_restart_within_an_epoch_has_the_same_rows_in_each_step(spark, rows, tmp_path):
-    (_, expected, loss), _ = run(spark, rows, 2)
-    for _, table, own in run(spark, rows, 2, directory=str(tmp_path / "checkpoints"), dies=8):
+def test_a_model_is_built_on_jax_by_a_batch_that_is_taken_afterwards(spark, rows):
+    pytest.importorskip("jax", reason="JAX is installed by users")
+    steps = -(-rows.count() // BATCH)
+    with tfos.Cluster(spark, train_on, 4, num_workers=2, env={"KERAS_BACKEND": "jax"}) as cluster:
+        cluster.train(rows)
+        assert set(cluster.shutdown().values()) == {steps - 4}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("on_jax", "packs"), [(False, True), (True, False)])
+def test_a_restart_within_an_epoch_has_the_same_rows_in_each_step(spark, rows, tmp_path, on_jax, packs):
+    how = {"on_jax": on_jax, "packs": packs}
+    (_, expected, loss), _ = run(spark, rows, 2, **how)
+    for _, table, own in run(spark, rows, 2, directory=str(tmp_path / "checkpoints"), dies=8, **how):
         np.testing.assert_allclose(table, expected, rtol=1e-5, atol=1e-7)
         assert own == pytest.approx(loss)

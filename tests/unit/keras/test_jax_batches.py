@@ -17,6 +17,7 @@ from tensorflowonspark.keras.jax.equal_batches import (
     ENDLESS,
     UNCOUNTED,
     Padding,
+    Part,
     WorkerPass,
     agreed,
     equal_sized,
@@ -112,21 +113,26 @@ def test_all_batches_of_a_feed_are_equal_on_jax():
 
 @pytest.fixture
 def two_workers(monkeypatch):
-    """Have another worker beside this one; return a function that sets what it exchanges in each block."""
+    """Have another worker beside this one; return a function that sets what it exchanges in each block.
+
+    That returns how many batches this worker exchanges in each.
+    """
     pytest.importorskip("jax")
     for name, value in {"_for_devices": lambda rows: rows, "_group": lambda: 1, "_parts": lambda: 2}.items():
         monkeypatch.setattr(equal_batches, name, value)
 
     def other(first, *blocks):
-        answers = iter([first, *blocks])
+        answers, sizes = iter([first, *blocks]), []
 
         def combine(_, own):
             answer = next(answers)
             if isinstance(own, WorkerPass):
                 return [own, equal_batches.replace(own, rows=answer[0], real=answer[1])]
-            return [own, own if answer is None else answer]
+            sizes.append(len(own))
+            return [own, own if answer is None else [Part(*each) for each in answer]]
 
         monkeypatch.setattr(equal_batches, "combine", combine)
+        return sizes
 
     return other
 
@@ -139,13 +145,29 @@ def real_rows(batch):
     return len(first.array), int(first.real.sum()), first.rows
 
 
-def test_batches_that_change_their_shape_are_refused(two_workers):
-    narrow, wide = ((np.zeros((2, width), np.float32), np.zeros(2, np.float32)) for width in (3, 4))
+def of_width(width, dtype=np.float32):
+    """Return a batch of two rows of so many values, and what another worker with such a batch sends."""
+    x = np.ones((2, width), dtype)
+    return (x, np.zeros(2, np.float32)), (2, 2, (((width,), x.dtype.name), ((), "float32")))
+
+
+def test_batches_may_have_other_shapes_in_each_step_which_all_workers_have(two_workers):
+    (three, of_three), (four, of_four), (_, of_five) = map(of_width, (3, 4, 5))
+    two_workers((2, 2), [of_four, of_three, of_five])
+    found = list(equal_sized([three, four, three], WorkerPass(UNCOUNTED)))
+    assert [each[0].shape for each in found] == [(2, 3), (2, 4), (2, 3), (2, 5)]
+    assert [real_rows(each) for each in found] == [(2, 2, 4)] * 3 + [(2, 0, 2)]
+    two_workers((2, 2), [of_four, of_five])
+    with pytest.raises(SpecError, match=r"different shapes and types in batch 2 .*worker 0: .*3,.*worker 1: .*5,"):
+        list(equal_sized([three, four, three], WorkerPass(3)))
+    wide, of_wide = of_width(5 << 20)  # of which one is in memory at a time
+    sizes = two_workers((2, 2), [of_wide] + [of_three] * 14, [of_three], [of_three])
+    assert len(list(equal_sized([three, wide, *[three] * 16], WorkerPass(18)))) == 18
+    assert sizes == [15, 1, 1]
     two_workers((2, 2), None)
-    assert [real_rows(each) for each in equal_sized([narrow, narrow], WorkerPass(2))] == [(2, 2, 4)] * 2
-    two_workers((2, 2), None)
-    with pytest.raises(SpecError, match=r"batch 1 are .*\(4,\).* and those of the first one .*\(3,\)"):
-        list(equal_sized([narrow, wide], WorkerPass(2)))
+    with pytest.raises(SpecError, match="batch 1 are .*int32.* and those of the first one .*float32"):
+        list(equal_sized([three, of_width(3, np.int32)[0]], WorkerPass(2)))
+    two_workers((2, 2))
     with pytest.raises(SpecError, match="dict on several workers|and no sparse ones"):
         list(equal_sized([(SimpleNamespace(shape=(2, 3)), np.zeros(2))], WorkerPass(2)))
 

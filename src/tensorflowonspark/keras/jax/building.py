@@ -6,7 +6,8 @@ shapes are known, this is done before, by calls that Keras documents, so that no
 
 from typing import Any
 
-from tensorflowonspark.keras.jax.data_adapters import is_dataset, reads_feed
+from tensorflowonspark.keras.feed_tracking import StatePass
+from tensorflowonspark.keras.jax.data_adapters import is_dataset, is_share, reads_feed
 
 _BUILT = "_tensorflowonspark_built"  # an attribute of models
 
@@ -66,20 +67,29 @@ def _symbolic_batch(model: Any, data: Any) -> Any:
 
     inputs = getattr(model, "inputs", None) or [None]
     rows = getattr(inputs[0], "shape", [None])[0] or 1  # of a model that takes batches of one size
+
+    def symbol(shape: Any, dtype: Any) -> Any:
+        first, *inner = shape
+        return jax.ShapeDtypeStruct((first or rows, *inner), dtype)
+
     if reads_feed(data):
-        return data.element_spec(lambda shape, dtype: jax.ShapeDtypeStruct((rows, *shape), dtype))
-    if not is_dataset(data):
+        return data.element_spec(lambda shape, dtype: symbol((None, *shape), dtype))
+    specs = [each for each in keras.tree.flatten(data.element_spec) if each is not None] if is_dataset(data) else []
+    if not specs or not all(map(_is_of_arrays, specs)):
         return None
-
-    def symbol(each: Any) -> Any:
-        if type(each).__name__ != "TensorSpec" or each.shape.rank is None:
-            raise TypeError
-        first, *inner = each.shape
-        if None in inner:
-            raise TypeError
-        return jax.ShapeDtypeStruct((rows if first is None else first, *inner), each.dtype.as_numpy_dtype)
-
-    try:
-        return keras.tree.map_structure(lambda each: None if each is None else symbol(each), data.element_spec)
-    except (TypeError, ValueError):  # of ragged or sparse values, of any lengths, of strings, or without rows
+    if not any(None in each.shape[1:] for each in specs):
+        return keras.tree.map_structure(
+            lambda each: None if each is None else symbol(each.shape, each.dtype.as_numpy_dtype), data.element_spec
+        )
+    if not is_share(data):
         return None
+    with StatePass.begin():  # which does not count: the next pass is a whole one
+        batch = next(data.as_numpy_iterator())
+    return keras.tree.map_structure(
+        lambda each: None if each is None else symbol((None, *each.shape[1:]), each.dtype), batch
+    )
+
+
+def _is_of_arrays(spec: Any) -> bool:
+    """Return whether values of a dataset are arrays of numbers, in rows."""
+    return type(spec).__name__ == "TensorSpec" and bool(spec.shape.rank) and spec.dtype.name != "string"

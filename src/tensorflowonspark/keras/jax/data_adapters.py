@@ -42,8 +42,6 @@ def adapt_data(adapters: ModuleType) -> None:
             with _whole(data):
                 adapter = wrapped(**bound)
         several = trains_together()
-        if is_dataset(data) and (several or _is_share(data)):
-            _refuse_lengths(data)
         if several:
             _refuse_sparse(data)
             _require_weights(data)
@@ -71,7 +69,7 @@ def _whole(data: Any) -> Iterator[None]:
     import keras
 
     distribution = keras.distribution.distribution()
-    if current() is None or not getattr(distribution, "auto_shard_dataset", False) or not _is_share(data):
+    if current() is None or not getattr(distribution, "auto_shard_dataset", False) or not is_share(data):
         yield
         return
     distribution.auto_shard_dataset = False
@@ -81,7 +79,8 @@ def _whole(data: Any) -> Iterator[None]:
         distribution.auto_shard_dataset = True
 
 
-def _is_share(data: Any) -> bool:
+def is_share(data: Any) -> bool:
+    """Return whether data has rows of a feed, and so one worker's share of them."""
     from tensorflowonspark.keras.shards import is_shard
 
     if is_shard(data):
@@ -91,19 +90,6 @@ def _is_share(data: Any) -> bool:
     from tensorflowonspark.keras.provenance import any_reads_feed, sources
 
     return any_reads_feed(sources(data))
-
-
-def _refuse_lengths(data: Any) -> None:
-    """Refuse a dataset whose batches may have several shapes, which workers could not put together."""
-    import keras
-
-    for each in keras.tree.flatten(data.element_spec):
-        if type(each).__name__ == "TensorSpec" and each.shape.rank is not None and None in each.shape[1:]:
-            raise SpecError(
-                f"the dataset has values of several lengths (shape {tuple(each.shape)}), as bucket= makes them: a "
-                "model on JAX takes arrays of one shape: use pack=, or state it: dataset.map(lambda x, *rest: "
-                "(tf.ensure_shape(x, (None, length)), *rest))"
-            )
 
 
 def _refuse_sparse(data: Any) -> None:
@@ -122,7 +108,7 @@ def _refuse_sparse(data: Any) -> None:
 
 def _require_weights(data: Any) -> None:
     """Refuse a dataset of a feed without the weights, which mark the rows that pad its last batches."""
-    if not reader().needs_weights or not is_dataset(data) or not _is_share(data):
+    if not reader().needs_weights or not is_dataset(data) or not is_share(data):
         return
     spec = data.element_spec
     if not isinstance(spec, tuple) or len(spec) < 3 or spec[2] is None:  # noqa: PLR2004 - features, labels, weights
@@ -210,7 +196,7 @@ class BatchAdapter:
         if reads_feed(self._data):
             passes = self._data.passes
             return Padding(True, _real(passes.steps_ahead()), passes.batch_rows)
-        if not is_dataset(self._data) or not _is_share(self._data):
+        if not is_dataset(self._data) or not is_share(self._data):
             return Padding()
         return Padding(True, _real(planned_rows(self._data)), batch_rows(self._data))
 

@@ -3,8 +3,8 @@
 JAX takes the batch of each process for one part of a batch of all, and all parts for equally large. It checks neither:
 with parts of different sizes, the processes compute different results, and nothing reports it. So when a pass over the
 data begins, the workers compare the shapes of their first batches and their numbers of steps. Smaller batches are
-filled up to the size of the largest. The workers exchange, every few batches, how many batches each has and how many
-rows of each are real: the step takes out the others (`short`).
+filled up to the size of the largest. The workers exchange, every few batches, how many batches each has, their shapes,
+which may be others in each step, and how many rows of each are real: the step takes out the others (`short`).
 """
 
 import math
@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import chain, islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,6 +21,8 @@ from tensorflowonspark.errors import SpecError
 from tensorflowonspark.keras.feed_tracking import row_counts
 from tensorflowonspark.keras.jax.short import Short
 from tensorflowonspark.keras.workers import combine
+
+Shapes = tuple[tuple[tuple[int, ...], str], ...]  # shape and dtype of each array of a batch, without the rows
 
 ENDLESS, UNCOUNTED = "endless", "uncounted"  # numbers of batches
 _BLOCK = 16  # batches, after which the workers exchange how many rows they have
@@ -62,8 +64,7 @@ class WorkerPass:
     steps: int | str | None  # `ENDLESS`, `UNCOUNTED` if only the data shows the end, None while a feed's rows arrive
     per_epoch: int | None = None  # the steps after which the program ends an epoch
     rows: int = 0  # the most of the first batch's and the feed's batches', which a program may have cut; 0 without one
-    # shape and dtype of each array of the first batch, without the rows
-    shapes: tuple[tuple[tuple[int, ...], str], ...] = ()
+    shapes: Shapes = ()  # of the first batch
     contents: int = 0  # a checksum of it, if several workers must have the same rows
     real: int = 0  # the number of its real rows
 
@@ -178,17 +179,10 @@ def equal_sized(batches: Iterable[Any], own: WorkerPass, padding: Padding | None
     own = replace(own, rows=max(own.rows, _rows(arrays)) if first else 0, shapes=shapes, real=real)
     own = _begin(call, own, arrays)
     template = first[0][0]
-    for number, (batch, mask, size, real_rows) in enumerate(_exchanged(call, chain(first, numbered), own)):
-        if batch is not None and _rows(keras.tree.flatten(batch)):
-            found = _shapes(keras.tree.flatten(batch), call)
-            if found != shapes:
-                raise SpecError(
-                    f"model.{call}: the arrays of batch {number} are {found}, and those of the first one {shapes}: "
-                    f"{_DIFFERENT}. Pad them to one length, as in dataset.padded_batch(size, padded_shapes=...)"
-                )
-            template = batch
+    for batch, mask, size, real_rows, shapes in _exchanged(call, chain(first, numbered), own):
         if real_rows:  # else no worker has any
-            yield shortened(filled(template, size), mask, size, real_rows, _parts())
+            own_rows = _without_rows(template, shapes) if batch is None or not len(mask) else batch
+            yield shortened(filled(own_rows, size), mask, size, real_rows, _parts())
 
 
 def shortened(batch: Any, real: Any, size: int, real_rows: int, parts: int) -> Any:
@@ -211,28 +205,38 @@ def shortened(batch: Any, real: Any, size: int, real_rows: int, parts: int) -> A
     return keras.tree.map_structure(first, batch)
 
 
-def _exchanged(call: str, batches: Iterator[tuple[Any, Any]], own: WorkerPass) -> Iterator[tuple[Any, Any, int, int]]:
-    """Yield each batch with its mask, the rows that it needs, and the real rows that all workers have in it.
+class Part(NamedTuple):
+    """A worker's part of a batch of all: its rows, those of them that are real, and its shapes, if it has rows."""
+
+    rows: int
+    real: int
+    shapes: Shapes | None = None
+
+
+def _exchanged(
+    call: str, batches: Iterator[tuple[Any, Any]], own: WorkerPass
+) -> Iterator[tuple[Any, Any, int, int, Shapes]]:
+    """Yield each batch with its mask, the rows that it needs, all workers' real rows in it, and its shapes.
 
     None stands for each further batch of the worker that has most.
     """
-    import keras
-
-    rows = own.rows
-    yield *next(batches), rows, own.real  # alone: Keras takes it to build a model, and a generator can't give it back
+    rows, shapes = own.rows, own.shapes
+    yield *next(batches), rows, own.real, shapes  # alone: Keras builds a model with it, and a generator can't go back
     group, done = _group(), 1
-    most = 1 if own.steps is None else min(_most(own.shapes, rows), own.per_epoch or _BLOCK)
+    most = 1 if own.steps is None else min(_most(shapes, rows), own.per_epoch or _BLOCK)
     size = most - 1 or most  # what the first batch leaves of its block
     while own.steps != done:
         block = list(islice(batches, min(size, own.steps - done) if isinstance(own.steps, int) else size))
-        counts = [(_rows(keras.tree.flatten(each)), int(real.sum())) for each, real in block]
-        found = combine(f"model.{call}", counts)
+        found = combine(f"model.{call}", [_part(call, batch, real) for batch, real in block])
         longest = max(map(len, found))
-        rows = max(rows, _for_devices(max((each for counts in found for each, _ in counts), default=0)))
+        rows = max(rows, _for_devices(max((each.rows for parts in found for each in parts), default=0)))
         for number in range(longest):
-            totals = [counts[number][1] for counts in found[::group] if number < len(counts)]
+            parts = [each[number] if number < len(each) else Part(0, 0) for each in found]
+            shapes = _shapes_of_all(call, done + number, parts, own.shapes)
+            if shapes != own.shapes:
+                most = min(most, _most(shapes, rows))
             batch, mask = block[number] if number < len(block) else (None, np.zeros(0, bool))
-            yield batch, mask, rows, sum(totals)
+            yield batch, mask, rows, sum(each.real for each in parts[::group]), shapes
         done += longest
         if longest < size:
             break
@@ -240,12 +244,40 @@ def _exchanged(call: str, batches: Iterator[tuple[Any, Any]], own: WorkerPass) -
     next(batches, None)  # a feed's pass ends when more is asked for
 
 
-def _most(shapes: Iterable[tuple[tuple[int, ...], str]], rows: int) -> int:
+def _part(call: str, batch: Any, real: Any) -> Part:
+    import keras
+
+    arrays = keras.tree.flatten(batch)
+    rows = _rows(arrays)
+    return Part(rows, int(real.sum()), _shapes(arrays, call) if rows else None)
+
+
+def _shapes_of_all(call: str, number: int, parts: Sequence[Part], first: Shapes) -> Shapes:
+    """Return the shapes of a batch; workers with different ones, or dtypes other than at first, are a `SpecError`."""
+    shapes = [each.shapes for each in parts]
+    _check_equal(call, f"shapes and types in batch {number}", shapes)
+    found = next((each for each in shapes if each is not None), first)
+    if [dtype for _, dtype in found] != [dtype for _, dtype in first]:
+        raise SpecError(f"model.{call}: the arrays of batch {number} are {found}, and those of the first one {first}")
+    return found
+
+
+def _most(shapes: Shapes, rows: int) -> int:
     """Return how many batches the workers hold while they exchange how many rows each has."""
     import jax.numpy as jnp  # knows more types than NumPy
 
     size = sum(math.prod(shape) * jnp.dtype(dtype).itemsize for shape, dtype in shapes) * rows
     return max(1, min(_BLOCK, _BLOCK_BYTES // max(1, size)))
+
+
+def _without_rows(template: Any, shapes: Shapes) -> Any:
+    """Return a batch in the structure and with the dtypes of another one, with these shapes and no rows."""
+    import keras
+
+    of = iter(shapes)
+    return keras.tree.map_structure(
+        lambda each: None if each is None else np.zeros((0, *next(of)[0]), each.dtype), template
+    )
 
 
 def filled(batch: Any, size: int) -> Any:
@@ -269,7 +301,7 @@ def _without_none(batch: Any) -> Any:
     return batch
 
 
-def _shapes(arrays: Iterable[Any], call: str) -> tuple[tuple[tuple[int, ...], str], ...]:
+def _shapes(arrays: Iterable[Any], call: str) -> Shapes:
     """Return shape and dtype of each array, without the rows."""
     import jax
 

@@ -24,17 +24,23 @@ class Batches:
         self._selection = passes.selection
         self._measure = measure
 
-    def element_spec(self, make: Callable[[tuple[int | None, ...], str], Any]) -> Any:
+    def element_spec(self, make: Callable[[tuple[int, ...], str], Any]) -> Any:
         """Return an element with the result of `make` for the shape of a row, and the dtype, of each column.
 
-        A column that is ragged, or holds strings, is a `FeedError`.
+        A size that may be another one in each batch is the largest. A column that is ragged, or holds strings, is a
+        `FeedError`.
         """
         for name, kind in self._selection.kinds.items():
-            if kind.ragged or kind.dtype.kind == "O":
-                what = "of several lengths" if kind.padded else "ragged" if kind.ragged else "of strings"
+            if kind.row_splits or kind.dtype.kind == "O":
+                what = "ragged" if kind.ragged else "of strings"
                 raise FeedError(f"column {name!r} is {what}: a model on JAX takes arrays of numbers of one shape")
-        values = {name: make(kind.inner, kind.dtype.name) for name, kind in self._selection.kinds.items()}
-        return self._selection.arrange(values, make(self._selection.weight_shape, self._selection.weight_dtype))
+        selection = self._selection
+
+        def made(shape: tuple[int | None, ...], dtype: str) -> Any:
+            return make(tuple(selection.longest if size is None else size for size in shape), dtype)
+
+        values = {name: made(kind.shape, kind.dtype.name) for name, kind in selection.kinds.items()}
+        return selection.arrange(values, made(selection.weight_shape, selection.weight_dtype))
 
     def __iter__(self) -> Iterator[Any]:
         """Start an epoch."""

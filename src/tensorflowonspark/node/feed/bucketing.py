@@ -33,7 +33,8 @@ class BucketedSelection(SequenceSelection):
 
     def __init__(self, manifest: SplitManifest, options: ComposedOptions) -> None:
         named, self.bounds = _checked(options.bucket)
-        super().__init__(manifest, options, named, int(self.bounds[-1]))
+        self.longest = int(self.bounds[-1])
+        super().__init__(manifest, options, named, self.longest)
         self.kinds[PRESENT] = Kind(np.dtype(np.bool_), (None,), padded=True)
         labels = [name in named for name in names_in(self.label)]
         if any(labels) and not all(labels):

@@ -150,6 +150,8 @@ class Selection:
     column that does not exist, or whose values do not fit, is a `FeedError`.
     """
 
+    longest = 0  # the largest size of a dimension that has another one in each batch, where any has
+
     def __init__(self, manifest: SplitManifest, options: FeatureOptions, *, inference: bool = False) -> None:
         self._schema = pa.ipc.read_schema(pa.py_buffer(manifest.schema)) if manifest.schema else pa.schema([])
         self._source = self._source_column(manifest, options.source)
