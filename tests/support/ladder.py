@@ -10,7 +10,8 @@ each; that of sessions stays.
 A Spark session takes up to 20 s to start, and its first node imports TensorFlow, which its fork server then keeps for
 all others; on `local` the first of Spark's Python workers does so too (``tests/support/spark_workers``). So the tests
 of a master stay in one process, one file after another. Those on `local`, which are most, go to as few processes as end
-no later for it, divided by files. Tests in ``tests/unit`` go wherever there is time.
+no later for it, divided by files. Tests in ``tests/unit`` go wherever there is time, and where they are few the last of
+these files do.
 """
 
 import faulthandler
@@ -33,6 +34,7 @@ _TURNS = 10  # after which CI has run every test
 _UNKNOWN_SECONDS = 3.0  # of a test whose file is new
 _UNIT_SECONDS = 0.08  # of a test in tests/unit, on average
 _SESSION_SECONDS = {"connect": 15.0, "local": 15.0, "local-cluster": 15.0, "standalone": 20.0}  # to start and to end
+_LATE = 0.3  # of the tests of a process: files on `local` that another one may take, for seconds are not known of all
 _ABORT_SECONDS = 120.0  # beyond the time-out of a test: for its fixtures, among them a Spark session
 _PROCESS_BYTES = 8 << 30  # of a process of tests at its worst, with its sessions' JVMs and its nodes
 _QUICK_FOLDER = "unit"  # whose tests are quick by themselves
@@ -200,7 +202,10 @@ def turns_of(names):
 
 
 def groups_of(names, processes):
-    """Return the group of each test that has one; a group stays in one process, and there is one for each process."""
+    """Return the group of each test that has one; a group stays in one process.
+
+    There is one for each process, and one for each file that goes wherever there is time (none if many tests do).
+    """
     known = seconds_of(names)
     chunks = defaultdict(list)
     for name in names:
@@ -211,7 +216,34 @@ def groups_of(names, processes):
     lengths = {chunk: sum(known[name] for name in of) for chunk, of in chunks.items()}
     beside = _UNIT_SECONDS * (len(names) - sum(map(len, chunks.values())))
     found = divide(lengths, processes, beside)
-    return {name: f"group {process}" for chunk, process in found.items() for name in chunks[chunk]}
+    late = late_chunks(lengths, found) if beside < _LATE * sum(lengths.values()) else set()
+    return {
+        name: f"file {chunk[1]}" if chunk in late else f"group {process}"
+        for chunk, process in found.items()
+        for name in chunks[chunk]
+    }
+
+
+def late_chunks(lengths, processes):
+    """Return the chunks on `local` that may leave their processes: the shortest, if several have a session on it.
+
+    Examples
+    --------
+    >>> processes = {("local", each): each > "d" for each in "abcdefgh"}
+    >>> sorted(late_chunks(dict.fromkeys(processes, 10), processes))
+    [('local', 'a'), ('local', 'e')]
+    """
+    totals, late = Counter(), set()
+    for chunk, process in processes.items():
+        totals[process] += lengths[chunk]
+    local = [chunk for chunk in sorted(processes, key=lambda chunk: (lengths[chunk], chunk)) if chunk[0] == "local"]
+    if len({processes[chunk] for chunk in local}) > 1:
+        free = {process: _LATE * total for process, total in totals.items()}
+        for chunk in local:
+            free[processes[chunk]] -= lengths[chunk]
+            if free[processes[chunk]] >= 0:
+                late.add(chunk)
+    return late
 
 
 def divide(lengths, processes, beside=0.0):

@@ -27,7 +27,7 @@ def _advised():
             yield pytest.param(ast.literal_eval(value), id=f"{path.stem}-{value}")
 
 
-@pytest.mark.parametrize("value", _advised())
+@pytest.mark.parametrize("value", list(_advised()))
 def test_a_cache_that_a_text_names_is_one(value):
     CacheConfig.parse(value, None)
 

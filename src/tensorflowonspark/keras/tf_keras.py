@@ -42,35 +42,41 @@ def divide_by_all(compile_utils: ModuleType) -> None:
     def call(
         container: Any, y_true: Any, y_pred: Any, sample_weight: Any = None, regularization_losses: Any = None
     ) -> Any:
-        real = real_rows(sample_weight)
-        if real is None:
-            total = original(container, y_true, y_pred, sample_weight, regularization_losses)
-            return _shared(compile_utils, container, total, y_true, y_pred, real, regularization_losses)
-        if not container.built:
-            container.build(y_pred)
-        batch = TrackedBatch(real, is_averaged(tf.nest.flatten(container._user_losses)))
-        own = copy.copy(container)  # Keras's function runs unchanged, with trackers that correct their values
-        own._total_loss_mean = _Tracker(container._total_loss_mean, batch, regularization_losses or [])
-        own._per_output_metrics = [each and _Tracker(each, batch, []) for each in container._per_output_metrics]
+        real, own = real_rows(sample_weight), container
+        averaged = is_averaged(tf.nest.flatten(container._user_losses))
+        if real is not None:
+            if not container.built:
+                container.build(y_pred)
+            batch = TrackedBatch(real, averaged)
+            own = copy.copy(container)  # Keras's function runs unchanged, with trackers that correct their values
+            own._total_loss_mean = _Tracker(container._total_loss_mean, batch, regularization_losses or [])
+            own._per_output_metrics = [each and _Tracker(each, batch, []) for each in container._per_output_metrics]
         total = original(own, y_true, y_pred, sample_weight, regularization_losses)
-        return _shared(compile_utils, container, total, y_true, y_pred, real, regularization_losses)
+        if total is None or not averaged or not _has_several_replicas():
+            return total
+        factor = _factor(compile_utils.losses_utils, y_true, y_pred, real, total.dtype)
+        rest = [tf.zeros([], total.dtype), *(tf.cast(each, total.dtype) for each in regularization_losses or ())]
+        added = tf.add_n(rest) / tf.distribute.get_strategy().num_replicas_in_sync
+        return (total - added) * factor + added
 
     compile_utils.LossesContainer.__call__ = call
 
 
-def _shared(utils: ModuleType, container: Any, total: Any, y_true: Any, y_pred: Any, real: Any, additional: Any) -> Any:
-    """Return a replica's loss, divided by the rows or unmasked time steps that all replicas have.
+def _has_several_replicas() -> bool:
+    strategy = tf.distribute.get_strategy()
+    mirrored = (tf.distribute.MirroredStrategy, tf.distribute.MultiWorkerMirroredStrategy)
+    in_replica = tf.distribute.get_replica_context() is not None
+    return in_replica and isinstance(strategy, mirrored) and strategy.num_replicas_in_sync > 1
+
+
+def _factor(losses_utils: ModuleType, y_true: Any, y_pred: Any, real: Any, dtype: Any) -> Any:
+    """Return what makes a replica's mean loss one of the rows or unmasked time steps that all replicas have.
 
     Rows are those of the labels, which are there before the model's outputs: they are summed while it computes these.
     """
-    strategy, replica = tf.distribute.get_strategy(), tf.distribute.get_replica_context()
-    mirrored = (tf.distribute.MirroredStrategy, tf.distribute.MultiWorkerMirroredStrategy)
-    replicas = strategy.num_replicas_in_sync
-    averaged = is_averaged(tf.nest.flatten(container._user_losses))
-    if total is None or not averaged or replica is None or not isinstance(strategy, mirrored) or replicas == 1:
-        return total
+    replica = tf.distribute.get_replica_context()
     outputs = tf.nest.flatten(y_pred)
-    masks = [utils.losses_utils.get_mask(each) for each in outputs]
+    masks = [losses_utils.get_mask(each) for each in outputs]
     if len(outputs) > 1 and any(each is not None for each in masks):
         raise SpecError(
             "tf_keras divides the losses of several outputs by each worker's own unmasked time steps, which several "
@@ -78,14 +84,12 @@ def _shared(utils: ModuleType, container: Any, total: Any, y_true: Any, y_pred: 
         )
     labels = next(each for each in tf.nest.flatten(y_true) if each is not None)
     rows = labels.nrows() if isinstance(labels, tf.RaggedTensor) else tf.shape(labels)[0]
-    counted = tf.cast(tf.ones([rows]) if masks[0] is None else masks[0], total.dtype)
+    counted = tf.cast(tf.ones([rows]) if masks[0] is None else masks[0], dtype)
     of_real = counted
     if real is not None:
-        of_real *= tf.reshape(tf.cast(real, total.dtype), [-1, *[1] * (counted.shape.rank - 1)])
+        of_real *= tf.reshape(tf.cast(real, dtype), [-1, *[1] * (counted.shape.rank - 1)])
     count = replica.all_reduce(tf.distribute.ReduceOp.SUM, tf.reduce_sum(of_real))
-    factor = tf.math.divide_no_nan(tf.reduce_sum(counted) * replicas, count)
-    rest = tf.add_n([tf.zeros([], total.dtype), *(tf.cast(each, total.dtype) for each in additional or ())]) / replicas
-    return (total - rest) * factor + rest
+    return tf.math.divide_no_nan(tf.reduce_sum(counted) * replica.num_replicas_in_sync, count)
 
 
 @dataclass(frozen=True)

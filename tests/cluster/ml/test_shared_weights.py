@@ -197,7 +197,7 @@ def test_results_are_those_of_a_private_copy(make, at_least, executor, caplog):
     bundle = described(serialize_model(model), model)
     shared = shared_weights.load_shared(sent_in(executor, bundle), bundle)
     assert shared is not None, caplog.text
-    assert not caplog.records
+    assert not [each for each in caplog.records if each.name != "tensorflow"]  # which counts over the whole process
     for own, other in zip(model.variables, shared.variables, strict=True):
         if "seed_generator" not in own.path:  # whose states are in no file
             np.testing.assert_array_equal(own.numpy(), other.numpy(), err_msg=own.path)

@@ -11,6 +11,7 @@ from tests.support.programs import killer_at_step
 
 pytestmark = [pytest.mark.masters("local"), pytest.mark.timeout(300)]
 LENGTH, WORDS, BATCH, EPOCHS, RATE = 16, 5, 6, 2, 0.7
+DRAWN = 50  # packed rows of an epoch of a mixture
 COLUMNS = {"features": "tokens", "label": "next", "sample_weight": "weight"}
 PACKED = {**COLUMNS, "pack": {"tokens": LENGTH, "next": LENGTH}, "too_long": "split"}
 BUCKETED = {**COLUMNS, "bucket": {"tokens": (LENGTH, 24, 50), "next": (LENGTH, 24, 50)}}
@@ -54,12 +55,13 @@ def rows(spark):
     )
 
 
-def run(spark, rows, workers, **options):
+def run(spark, rows, workers, *, mixed=False, **options):
     args = {"on_jax": False, "packs": True, "directory": "", "dies": 0, **options}
     env = {"KERAS_BACKEND": "jax"} if args["on_jax"] else {}
     restarts = int(bool(args["directory"]))
+    data = {"light": (rows.where("weight < 3"), 0.75), "heavy": (rows.where("weight = 3"), 0.25)} if mixed else rows
     with tfos.Cluster(spark, train, args, num_workers=workers, env=env, restarts=restarts) as cluster:
-        cluster.train(rows, validation="held")
+        cluster.train(data, validation="held", epoch_rows=DRAWN if mixed else None)
         return list(cluster.shutdown().values())
 
 
@@ -82,21 +84,26 @@ def trained(steps):
 
 
 BACKENDS = [
-    pytest.param(False, True, id="tensorflow"),
-    pytest.param(False, False, id="in buckets"),
-    pytest.param(True, True, marks=pytest.mark.slow, id="jax"),
-    pytest.param(True, False, marks=pytest.mark.slow, id="jax in buckets"),
+    pytest.param({}, id="tensorflow"),
+    pytest.param({"packs": False}, id="in buckets"),
+    pytest.param({"mixed": True}, id="mixed"),
+    pytest.param({"on_jax": True}, marks=pytest.mark.slow, id="jax"),
+    pytest.param({"on_jax": True, "packs": False}, marks=pytest.mark.slow, id="jax in buckets"),
+    pytest.param({"on_jax": True, "mixed": True}, marks=pytest.mark.slow, id="jax mixed"),
 ]
 
 
-@pytest.mark.parametrize(("on_jax", "packs"), BACKENDS)
-def test_the_weights_are_those_of_one_process_with_the_same_steps(spark, rows, on_jax, packs):
-    if on_jax:
+@pytest.mark.parametrize("how", BACKENDS)
+def test_the_weights_are_those_of_one_process_with_the_same_steps(spark, rows, how):
+    if "on_jax" in how:
         pytest.importorskip("jax", reason="JAX is installed by users")
-    found = run(spark, rows, 2, on_jax=on_jax, packs=packs)
+    found = run(spark, rows, 2, **how)
     steps = list(zip(*(own for own, _, _ in found), strict=True))  # as many on both
-    values = sum((each[2] > 0).sum() for step in steps for each in step)
-    assert values == EPOCHS * rows.where("not held").select(f.sum(f.size("tokens"))).first()[0]
+    if "mixed" in how:
+        assert len(steps) == EPOCHS * -(-DRAWN // BATCH)
+    else:
+        values = sum((each[2] > 0).sum() for step in steps for each in step)
+        assert values == EPOCHS * rows.where("not held").select(f.sum(f.size("tokens"))).first()[0]
     expected = trained(steps)
     for _, table, loss in found:
         np.testing.assert_allclose(table, expected, rtol=1e-4, atol=1e-6)
@@ -130,9 +137,8 @@ def test_a_model_is_built_on_jax_by_a_batch_that_is_taken_afterwards(spark, rows
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("on_jax", "packs"), [(False, True), (True, False)])
-def test_a_restart_within_an_epoch_has_the_same_rows_in_each_step(spark, rows, tmp_path, on_jax, packs):
-    how = {"on_jax": on_jax, "packs": packs}
+@pytest.mark.parametrize("how", [{}, {"mixed": True}, {"on_jax": True, "packs": False}], ids=["tf", "mixed", "jax"])
+def test_a_restart_within_an_epoch_has_the_same_rows_in_each_step(spark, rows, tmp_path, how):
     (_, expected, loss), _ = run(spark, rows, 2, **how)
     for _, table, own in run(spark, rows, 2, directory=str(tmp_path / "checkpoints"), dies=8, **how):
         np.testing.assert_allclose(table, expected, rtol=1e-5, atol=1e-7)

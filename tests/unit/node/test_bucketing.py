@@ -48,6 +48,7 @@ def check_batch(x, labels, weights):
     return list(zip(x["id"][real].tolist(), present[real].sum(axis=1).tolist(), strict=True))
 
 
+@pytest.mark.deep
 @settings(max_examples=60, deadline=None)
 @given(
     lengths=st.lists(st.lists(st.integers(0, 25), max_size=30), min_size=1, max_size=3).filter(any),

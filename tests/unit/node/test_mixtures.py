@@ -99,6 +99,7 @@ OWNERS = st.lists(st.integers(0, 2), min_size=PARTITIONS, max_size=PARTITIONS)  
 ONE, TWO, THREE = [0] * PARTITIONS, [0, 1, 1, 0, 1], [0, 1, 2, 0, 1]
 
 
+@pytest.mark.deep
 @settings(max_examples=int(os.environ.get("TFOS_TEST_DRAWS", "30")), deadline=None)
 @given(
     sources=st.lists(st.integers(0, 2), min_size=12, max_size=60).filter(lambda found: len(set(found)) == 3),
@@ -162,8 +163,79 @@ def test_what_a_program_sees_of_a_mixture(tmp_path):
         feed.batches(4, source="id")
     with pytest.raises(FeedError, match="no column 'from'"):
         feed.batches(4, features="from")
-    with pytest.raises(FeedError, match="pack.*a mixture draws the rows"):
-        feed.batches(4, features="x", label="id", pack={"x": 3})
+    with pytest.raises(FeedError, match="bucket.*a mixture draws the rows"):
+        feed.batches(4, features="x", label="id", bucket={"x": [3]})
+
+
+def packed_feeds(directory, rows, owners, mixture):
+    """Return feeds of rows, each a number of values and a source; a value is its row's number."""
+    own = [{} for _ in range(max(owners) + 1)]
+    for partition, owner in enumerate(owners):
+        numbers = range(partition, len(rows), len(owners))
+        x = pa.array([[number] * rows[number][0] for number in numbers], pa.list_(pa.int64()))
+        source = pa.array([rows[number][1] for number in numbers], pa.int32())
+        own[owner][partition] = pa.record_batch({"x": x, "from": source})
+    return feeds_of(directory, *own, mixture=mixture, is_global=True)
+
+
+@pytest.mark.deep
+@settings(max_examples=int(os.environ.get("TFOS_TEST_DRAWS", "20")), deadline=None)
+@given(
+    rows=st.lists(st.tuples(st.integers(1, 9), st.integers(0, 1)), min_size=5, max_size=60).filter(
+        lambda found: len({source for _, source in found}) > 1
+    ),
+    owners=st.lists(st.integers(0, 2), min_size=5, max_size=5),
+    epoch_rows=st.integers(10, 30),
+    stop=st.integers(1, 5),
+    shuffle=st.booleans(),
+)
+def test_packed_rows_have_one_source_each_and_are_mixed(tmp_path_factory, rows, owners, epoch_rows, stop, shuffle):
+    mixture = Mixture("from", ("a", "b"), (0.6, 0.4), epoch_rows)
+    options = {"features": ["x"], "pack": {"x": 10}, "source": "number", "shuffle": shuffle}
+
+    def passes(owners, taken=None, stop=None):
+        def taken_of(feed):
+            found = feed.batches(4, **options)
+            if taken is not None:
+                assert feed._share.resume_from(TakenRows.parse(taken.text)) is not None
+            steps = []
+            for _ in range(1 if stop or taken else 3):
+                for number, element in enumerate(found):
+                    parts = [element[name] for name in ("x", "segment_ids", "number", "sample_weight")]
+                    real = ~np.signbit(parts[-1]).any(axis=1)
+                    bins = [[each[row][parts[1][row] > 0] for each in parts] for row in np.flatnonzero(real)]
+                    steps.append([(tuple(x.tolist()), *set(source.tolist())) for x, _, source, _ in bins])
+                    if number + 1 == stop:
+                        return steps, feed._share.latest.taken(0, number + 1)
+            return steps, None
+
+        feeds = packed_feeds(tmp_path_factory.mktemp("rows"), rows, owners, mixture)
+        found = on_all(feeds, taken_of)
+        return [sorted(sum(own, [])) for own in zip(*(steps for steps, _ in found), strict=True)], found[0][1]
+
+    whole, _ = passes(owners)
+    steps = -(-epoch_rows // 4)
+    assert len(whole) == 3 * steps
+    drawn = [Counter(sum(whole[epoch * steps : (epoch + 1) * steps], [])) for epoch in range(3)]
+    for source, count in enumerate(mixture.counts(0)):
+        of_source = [Counter({key: value for key, value in each.items() if key[1] == source}) for each in drawn]
+        assert [each.total() for each in of_source] == [count] * 3
+        times = sum(of_source, Counter())
+        assert max(times.values()) - min(times.values()) <= 1  # each comes before any comes again
+        if max(times.values()) > 1:
+            values = Counter(value for bin_, _ in times for value in bin_)
+            assert values == {number: length for number, (length, own) in enumerate(rows) if own == source}
+    stop = min(stop, steps)
+    before, taken = passes(owners, stop=stop)
+    assert before == whole[:stop]
+    if stop < steps:
+        assert passes(owners, taken)[0] == whole[stop:steps]
+
+
+def test_packed_rows_of_a_mixture_need_their_number(tmp_path):
+    (feed,) = mixed_feeds(tmp_path, [0, 0, 1, 1], ONE, Mixture("from", ("a", "b"), (0.5, 0.5)))
+    with pytest.raises(FeedError, match="pack.*as many packed rows as epoch_rows says"):
+        feed.batches(4, features="x", pack={"x": 3})
 
 
 def test_the_rows_of_one_source_alone(tmp_path):
@@ -181,6 +253,19 @@ def test_the_rows_of_one_source_alone(tmp_path):
         feeds[0].batches(4, only="c")
     with pytest.raises(FeedError, match="pack.*only=... takes rows as they are"):
         feeds[0].batches(4, features="x", label="id", pack={"x": 3}, only="b")
+
+
+def test_a_checkpoint_within_an_epoch_of_one_source_is_of_rows_that_are_on_the_same_workers(tmp_path):
+    def passes(name, owners):
+        feeds = mixed_feeds(tmp_path / name, [0, 1] * 20, owners, Mixture("from", ("a", "b"), (0.5, 0.5), 20))
+        return feeds, on_all(feeds, lambda feed: feed.batches(4, features=["id"], only="b"))
+
+    feeds, found = passes("before", THREE)
+    on_all(found, lambda batches: next(iter(batches)))
+    taken = TakenRows.parse(feeds[0]._share.latest.taken(0, 1).text)
+    for name, owners, place in (("same", THREE, (0, 1)), ("moved", [2, 1, 0, 0, 1], None), ("fewer", TWO, None)):
+        feeds, found = passes(name, owners)
+        assert {feed._share.resume_from(taken) for feed in feeds} == {place}, name
 
 
 def test_a_source_without_rows_is_named(tmp_path):

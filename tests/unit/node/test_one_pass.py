@@ -1,5 +1,6 @@
 from types import SimpleNamespace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,6 +12,7 @@ steps_of_passes = st.lists(
 )
 
 
+@pytest.mark.deep
 @given(steps_of_passes, st.integers(1, 5), st.data())
 def test_blocks_have_all_steps_in_order_each_when_its_rows_are_there(steps, most, data):
     """Real rows come first in a block, since padding that follows them is one mask."""

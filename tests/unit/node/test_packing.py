@@ -6,8 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import tensorflowonspark as tfos
 from tensorflowonspark.errors import FeedError, SpecError
 from tensorflowonspark.node.feed.bins import pack
+from tensorflowonspark.node.feed.taken import TakenRows
 from tests.support.workers_in_threads import feeds_of, on_all
 
 PLACES = 1000  # a value is its row's number times this, and its place
@@ -57,6 +59,7 @@ def check_batch(features, labels, weights, length):
     return list(zip(rows[real].tolist(), places[real].tolist(), strict=True))
 
 
+@pytest.mark.deep
 @settings(max_examples=60, deadline=None)
 @given(
     lengths=st.lists(st.lists(st.integers(0, 25), max_size=30), min_size=1, max_size=3).filter(
@@ -96,6 +99,40 @@ def test_each_value_is_taken_once_in_as_many_steps_on_all_workers(
             counted = ~np.signbit(one[2])
             assert (counted == ~np.signbit(other[2])).all()
             assert (one[0]["tokens"] == other[0]["tokens"])[counted].all()
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        {"features": "tokens", "pack": {"tokens": 10}},
+        {"features": "tokens", "bucket": {"tokens": [4, 10]}},
+        {"features": "w", "window": tfos.Window("id", "w", length=1, horizon=0)},
+    ],
+    ids=lambda wanted: list(wanted)[-1],
+)
+def test_a_checkpoint_within_an_epoch_is_of_rows_that_are_on_the_same_workers(tmp_path, wanted):
+    """On others they would make other rows: nobody knows which of these were taken."""
+    parts = {number: batch_of([3, 5, 2, 4, 1, 6], 6 * number) for number in range(4)}
+    options = {"seed": 1, **wanted}
+
+    def passes(name, batch, *owned, **more):
+        (tmp_path / name).mkdir()
+        feeds = feeds_of(tmp_path / name, *({number: parts[number] for number in own} for own in owned))
+        return feeds, on_all(feeds, lambda feed: feed.batches(batch, **{**options, **more}))
+
+    feeds, found = passes("before", 4, (0, 1), (2, 3))
+    on_all(found, lambda batches: next(iter(batches)))
+    taken = TakenRows.parse(feeds[0]._share.latest.taken(0, 1).text)
+
+    def resumed(name, batch, *owned, **more):
+        feeds, found = passes(name, batch, *owned, **more)  # a share holds its passes weakly
+        return {feed._share.resume_from(taken) for feed in feeds} if found else None
+
+    assert resumed("same", 4, (0, 1), (2, 3)) == {(0, 1)}
+    assert resumed("moved", 4, (0, 2), (1, 3)) == {None}
+    assert resumed("more", 4, (0, 1), (2,), (3,)) == {None}
+    assert resumed("batch", 6, (0, 1), (2, 3)) == {None}
+    assert resumed("seed", 4, (0, 1), (2, 3), seed=2) == {None}
 
 
 @settings(max_examples=100, deadline=None)

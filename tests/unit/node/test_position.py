@@ -5,9 +5,10 @@ import re
 
 import pytest
 
+from tensorflowonspark.feed_messages import Layout
 from tensorflowonspark.node.checkpoint.position import ResumePosition
 from tensorflowonspark.node.checkpoint.store import SavedCheckpoint
-from tensorflowonspark.node.feed.taken import TakenRows
+from tensorflowonspark.node.feed.taken import StepSpan, TakenRows
 
 
 class Feeds:
@@ -81,6 +82,17 @@ def test_other_workers_go_on_where_a_checkpoint_says_which_rows_were_taken(tmp_p
     assert taken == (TakenRows(10, (), 77) if rows == 77 else None)
     assert bool(caplog.text) is (rows != 77)
     assert feeds.taken_before(99) is None
+
+
+def test_rows_that_were_made_of_others_say_so(tmp_path, caplog):
+    spans = (StepSpan(Layout(), (3,), 1, 4, 0, 0, made="pack={'tokens': 16}"),)
+    (tmp_path / "rows.json").write_text(TakenRows(3, spans, 77).text)
+    position = ResumePosition(Feeds(77), link=None, workers=2)
+    saved = SavedCheckpoint("step-1", 0, 100, 3, {}, batch=10, feed=1, workers=2, rows=77)
+    position.read(str(tmp_path), saved)
+    assert position.resume(saved) == (3, 0)
+    why = "step-1 was written with pack={'tokens': 16} of rows that the workers do not have now: epoch 4 begins again"
+    assert why in caplog.text
 
 
 def test_a_program_that_counts_epochs_records_no_rows_after_them(tmp_path):

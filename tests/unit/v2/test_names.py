@@ -28,6 +28,7 @@ MODULES = [
 ]
 
 
+@pytest.mark.deep
 def test_all_modules_are_imported_as_they_were():
     program = "\n".join(
         [

@@ -127,6 +127,8 @@ class ResumePosition:
                     _log.warning(text, saved.name, saved.epoch + 1, saved.epoch + 2)
                 return place
             reason = f"{saved.name} does not say which of the rows are left"
+            if made := "".join(each.made for each in taken.spans):  # such an epoch has one span
+                reason = f"{saved.name} was written with {made} of rows that the workers do not have now"
         if reason:
             _log.warning("%s: epoch %d begins again, of which %d steps were taken", reason, saved.epoch + 1, batch)
             batch = 0

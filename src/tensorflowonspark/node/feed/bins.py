@@ -54,6 +54,16 @@ def pack(lengths: Numbers, capacity: int, order: Numbers, *, splits: bool = Fals
     return Bins(sequence[by_bin], begin[by_bin], size, before - before[starts[:-1]][bins], starts)
 
 
+def join(found: Sequence[Bins]) -> Bins:
+    """Return all of some bins, one after the other; there is at least one entry."""
+    pieces = np.cumsum([0, *(len(each.sequence) for each in found)])
+    starts = [each.starts[:-1] + before for each, before in zip(found, pieces, strict=False)]
+    sequence, begin, size, place = (
+        np.concatenate([getattr(each, name) for each in found]) for name in ("sequence", "begin", "size", "place")
+    )
+    return Bins(sequence, begin, size, place, np.append(np.concatenate(starts), pieces[-1]))
+
+
 def _best_fit(sizes: Sequence[int], capacity: int) -> tuple[list[int], int]:
     """Return the bin of each size, and how many there are."""
     bins = [0] * len(sizes)

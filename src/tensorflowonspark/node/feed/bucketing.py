@@ -1,6 +1,6 @@
 """Rows in buckets: those of one step have sequences of about one length, and are padded to one of a few lengths."""
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import prod
 from numbers import Integral
@@ -15,9 +15,9 @@ from tensorflowonspark.feed_messages import SplitManifest
 from tensorflowonspark.node.feed.composed_rows import ComposedRows
 from tensorflowonspark.node.feed.order import Numbers, row_order
 from tensorflowonspark.node.feed.row_window import PRESENT
-from tensorflowonspark.node.feed.selection import Batch, ComposedOptions, Selection, names_in
+from tensorflowonspark.node.feed.selection import Batch, ComposedOptions, names_in
 from tensorflowonspark.node.feed.sequences import SequenceSelection, runs
-from tensorflowonspark.node.feed.shard import Allocate, Reader, Segment, Shard
+from tensorflowonspark.node.feed.shard import Allocate, Reader, Shard
 
 
 class BucketedSelection(SequenceSelection):
@@ -124,23 +124,14 @@ class BucketedRows(ComposedRows):
         """How many there are."""
         return len(self._buckets)
 
-    def reader(self, selection: BucketedSelection) -> Reader:
-        """Return what gathers rows in no steps, each padded to the length of its own bucket."""
-        return _BucketedReader(self._source.reader(selection.sources), selection, self._bounds[self._buckets])
-
-    def segments(
-        self,
-        selection: Selection,
-        seed: Sequence[int] | None,
-        batch_rows: int,
-        first_row: int,  # noqa: ARG002 - all are one segment
-    ) -> Generator[Segment, None, None]:
-        """Yield the rows of one epoch as one segment: shuffled, then by bucket, then so many at a time in any order.
+    def epoch(
+        self, selection: BucketedSelection, seed: Sequence[int] | None, batch_rows: int
+    ) -> tuple[Reader, Numbers]:
+        """Return what pads them, and their order: shuffled, then by bucket, then so many at a time in any order.
 
         That order is of all workers, and so many rows are of the same steps on each: so all know the longest row of a
         step, to which each pads its own.
         """
-        assert isinstance(selection, BucketedSelection)
         order = row_order(self.rows, seed)[:]
         order = order[np.argsort(self._buckets[order], kind="stable")]
         most = -(-max(map(sum, self._of_all)) // batch_rows)
@@ -153,7 +144,7 @@ class BucketedRows(ComposedRows):
         order = np.concatenate([order[:0], *(order[each * batch_rows : (each + 1) * batch_rows] for each in turns)])
         widths = np.zeros(self.rows, np.int64)
         widths[order] = np.repeat(self._bounds[longest], batch_rows)[: self.rows]
-        yield Segment(0, _BucketedReader(self._source.reader(selection.sources), selection, widths), order)
+        return _BucketedReader(self._source.reader(selection.sources), selection, widths), order
 
 
 def _turns(rows: int, size: int, most: int, seed: Sequence[int] | None) -> Numbers:

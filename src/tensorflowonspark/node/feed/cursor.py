@@ -1,5 +1,6 @@
 """Where a program stands in the epochs over its rows, and where the next pass begins."""
 
+import logging
 from collections.abc import Iterator
 
 from tensorflowonspark.errors import FeedError
@@ -10,6 +11,8 @@ from tensorflowonspark.node.feed.selection import Selection
 from tensorflowonspark.node.feed.share_rows import ShareRows
 from tensorflowonspark.node.feed.step_orders import StepOrder
 from tensorflowonspark.node.feed.taken import EpochRest, StepSpan, TakenRows, order_seed
+
+_log = logging.getLogger(__name__)
 
 
 class EpochCursor:
@@ -46,8 +49,11 @@ class EpochCursor:
     def _resume_at_step(self, first: int, plan: EpochPlan) -> None:
         """Make the next pass begin with a step of all passes."""
         taken = self._share.taken_before(first)
-        if taken is None or self.resume_from(taken) is None:
+        if taken is None:
             self.resume_at(*divmod(first, max(1, plan.steps)))
+        elif self.resume_from(taken) is None:
+            _log.warning("first_step=%d: nobody knows which rows are left of its epoch, which begins again", first)
+            self.resume_at(taken.epoch, 0)
         self._origin = first, self.next[0] * plan.steps + self.next[1]
         if self._share.first_pass_is_unique and not self.next[0]:
             raise FeedError(
@@ -84,8 +90,8 @@ class EpochCursor:
     def takes_steps_as(self, span: StepSpan) -> bool:
         """Return whether the steps of a span have as many rows, in an order of the same seed."""
         order = self.order
-        wanted = order.shares.batch_size, order.seed, order.is_global, order.mixture
-        return wanted == (span.batch_size, span.seed, span.is_global, span.mixture)
+        wanted = order.shares.batch_size, order.seed, order.is_global, order.mixture, order.made
+        return wanted == (span.batch_size, span.seed, span.is_global, span.mixture, span.made)
 
     def _rest_after(self, epoch: int, spans: tuple[StepSpan, ...], plan: EpochPlan) -> EpochRest | None:
         return self.order.rest(epoch, spans, plan) if spans else EpochRest(epoch)

@@ -11,9 +11,10 @@ import numpy as np
 from tensorflowonspark.columns import Array, Kind, Ragged
 from tensorflowonspark.errors import FeedError, SpecError
 from tensorflowonspark.feed_messages import SplitManifest
-from tensorflowonspark.node.feed.bins import Bins, pack
+from tensorflowonspark.node.feed.bins import Bins, join, pack
 from tensorflowonspark.node.feed.composed_rows import ComposedRows
-from tensorflowonspark.node.feed.order import Numbers, row_order
+from tensorflowonspark.node.feed.order import Numbers, Order, row_order
+from tensorflowonspark.node.feed.row_sources import sources_of
 from tensorflowonspark.node.feed.selection import Batch, ComposedOptions
 from tensorflowonspark.node.feed.sequences import SequenceSelection, runs
 from tensorflowonspark.node.feed.shard import Allocate, Reader, Shard
@@ -30,6 +31,7 @@ class PackedSelection(SequenceSelection):
     option = "pack"
     none = "all arrays are empty"
     too_long_choices = ("error", "cut", "split")
+    is_mixed = True
     added = (SEGMENTS, POSITIONS)
 
     def __init__(self, manifest: SplitManifest, options: ComposedOptions) -> None:
@@ -79,21 +81,33 @@ def _checked(wanted: Any) -> tuple[list[str], int]:
 
 
 class PackedRows(ComposedRows):
-    """The bins of one worker's rows."""
+    """The bins of one worker's rows; those of a mixture have the rows of one source, and the `facts` count these."""
 
     def __init__(self, source: Shard, selection: PackedSelection, seed: Sequence[int] | None) -> None:
         super().__init__(source)
         order = row_order(source.rows, seed)[:].astype(np.int64)
-        self._bins = pack(selection.lengths(source), selection.length, order, splits=selection.too_long == "split")
+        lengths, splits = selection.lengths(source), selection.too_long == "split"
+        parts = [order]
+        if selection.mixture is not None:
+            sources = sources_of(source, selection.mixture.column)[order]
+            parts = [order[sources == number] for number in range(len(selection.mixture.names))]
+        found = [pack(lengths, selection.length, own, splits=splits) for own in parts]
+        self._bins = join(found)
+        self.facts = list(map(len, found))
 
     @property
     def rows(self) -> int:
         """Number of bins."""
         return len(self._bins)
 
-    def reader(self, selection: PackedSelection) -> Reader:
-        """Return what gathers bins."""
-        return _PackedReader(self._source.reader(selection.sources), self._bins, selection)
+    def epoch(
+        self,
+        selection: PackedSelection,
+        seed: Sequence[int] | None,
+        batch_rows: int,  # noqa: ARG002 - any bins make a step
+    ) -> tuple[Reader, Order]:
+        """Return what gathers bins, and their order."""
+        return _PackedReader(self._source.reader(selection.sources), self._bins, selection), row_order(self.rows, seed)
 
 
 class _PackedReader(Reader):

@@ -19,8 +19,13 @@ def own_sources(rows: Shard, column: str, numbers: Numbers) -> bytes:
 
     In that order rows of one source follow each other, so that they take a few bytes.
     """
+    return zlib.compress(sources_of(rows, column)[np.argsort(numbers)].tobytes(), 1)
+
+
+def sources_of(rows: Shard, column: str) -> Sources:
+    """Return the sources of a worker's rows."""
     own: list[Sources] = [np.asarray(batch.column(column)).astype(np.uint16) for batch in rows.batches]
-    return zlib.compress(np.concatenate([np.zeros(0, np.uint16), *own])[np.argsort(numbers)].tobytes(), 1)
+    return np.concatenate([np.zeros(0, np.uint16), *own])
 
 
 def all_sources(found: Sequence[bytes], numbers: Sequence[Numbers], mixture: Mixture) -> Sources:
@@ -31,6 +36,12 @@ def all_sources(found: Sequence[bytes], numbers: Sequence[Numbers], mixture: Mix
     sources = np.zeros(sum(map(len, numbers)), np.uint16)
     for each, own in zip(found, numbers, strict=True):
         sources[np.sort(own)] = np.frombuffer(zlib.decompress(each), np.uint16)
+    check_sources(sources, mixture)
+    return sources
+
+
+def check_sources(sources: Sources, mixture: Mixture) -> None:
+    """Raise `FeedError` if a source has no rows, or an epoch has none of it."""
     sizes = np.bincount(sources, minlength=len(mixture.names))
     for name, size, count in zip(mixture.names, sizes, mixture.counts(len(sources)), strict=True):
         if not size:
@@ -40,4 +51,3 @@ def all_sources(found: Sequence[bytes], numbers: Sequence[Numbers], mixture: Mix
                 f"source {name!r} of the mixture has no row in an epoch of {sum(mixture.counts(len(sources)))}: give "
                 "it a larger share, or pass a larger epoch_rows"
             )
-    return sources

@@ -14,7 +14,7 @@ from tensorflowonspark.columns import Array, Kind, Ragged
 from tensorflowonspark.errors import FeedError, SpecError, did_you_mean
 from tensorflowonspark.feed_messages import SplitManifest
 from tensorflowonspark.node.feed.composed_rows import ComposedRows, ComposedSelection
-from tensorflowonspark.node.feed.order import Numbers
+from tensorflowonspark.node.feed.order import Numbers, Order, row_order
 from tensorflowonspark.node.feed.row_window import PRESENT, Window
 from tensorflowonspark.node.feed.selection import ComposedOptions, names_in
 from tensorflowonspark.node.feed.shard import Allocate, Reader, Shard
@@ -29,7 +29,7 @@ class WindowSelection(ComposedSelection):
         if not isinstance(options.window, Window):
             raise SpecError(f"window={options.window!r}: expected a Window, as in Window('store', 'day', length=56)")
         self.window = window = options.window
-        self.call = f"window={window}"
+        self.call = self.made = f"window={window}"
         self.none = f"no key has {window.span} rows that follow each other (length and horizon)"
         super().__init__(manifest, options)
         features, labels = names_in(self.features), names_in(self.label)
@@ -158,9 +158,15 @@ class WindowRows(ComposedRows):
         inside = set(names) - {name + _AFTER for name in after} - {PRESENT}
         return length * self._source.bytes_per_row(inside) + horizon * self._source.bytes_per_row(after)
 
-    def reader(self, selection: WindowSelection) -> Reader:
-        """Return what gathers windows."""
-        return _WindowReader(self._source, selection, self._order, self._first, self._missing)
+    def epoch(
+        self,
+        selection: WindowSelection,
+        seed: Sequence[int] | None,
+        batch_rows: int,  # noqa: ARG002 - any windows make a step
+    ) -> tuple[Reader, Order]:
+        """Return what gathers windows, and their order."""
+        reader = _WindowReader(self._source, selection, self._order, self._first, self._missing)
+        return reader, row_order(self.rows, seed)
 
 
 class _WindowReader(Reader):

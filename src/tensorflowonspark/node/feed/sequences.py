@@ -30,6 +30,7 @@ class SequenceSelection(ComposedSelection):
     def __init__(self, manifest: SplitManifest, options: ComposedOptions, named: list[str], length: int) -> None:
         self.named, self.length, self.too_long = named, length, options.too_long
         self.call = f"{self.option}={getattr(options, self.option)}"
+        self.made = f"{self.call}, too_long={self.too_long!r}"
         if self.too_long not in self.too_long_choices:
             choices = ", ".join(map(repr, self.too_long_choices))
             raise SpecError(f"too_long={self.too_long!r}: expected one of {choices} with {self.option}")

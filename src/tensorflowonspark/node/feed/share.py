@@ -6,21 +6,23 @@ from numbers import Integral
 from typing import TypeVar
 from weakref import WeakSet
 
+import numpy as np
 import pyarrow.compute as pc
 
 from tensorflowonspark.errors import FeedError, SpecError
+from tensorflowonspark.mixture import Mixture
 from tensorflowonspark.node.feed.composed_rows import ComposedSelection
 from tensorflowonspark.node.feed.cursor import EpochCursor
 from tensorflowonspark.node.feed.footers import Combine
 from tensorflowonspark.node.feed.order import Numbers
 from tensorflowonspark.node.feed.passes import Passes
 from tensorflowonspark.node.feed.plan import shares_of
-from tensorflowonspark.node.feed.row_sources import Sources, all_sources, own_sources
+from tensorflowonspark.node.feed.row_sources import Sources, all_sources, check_sources, own_sources
 from tensorflowonspark.node.feed.rows import Rows
 from tensorflowonspark.node.feed.selection import Selection
 from tensorflowonspark.node.feed.shard import Shard
 from tensorflowonspark.node.feed.share_rows import ShareRows
-from tensorflowonspark.node.feed.step_orders import WorkerOrder, step_order
+from tensorflowonspark.node.feed.step_orders import FindSources, WorkerOrder, step_order
 from tensorflowonspark.node.feed.taken import TakenRows, order_seed
 
 Value = TypeVar("Value")
@@ -79,33 +81,38 @@ class Share(ShareRows):
         if first_step and not self.is_kept:
             raise FeedError("first_step is for cached rows: the rows before it of a stream are gone")
         share: ShareRows = self
+        sources = self._all_sources
         if isinstance(selection, ComposedSelection):
-            share = self._composed(selection, seed)
+            share, sources = self._composed(selection, seed)
         elif selection.only is not None:
             share = self._of_source(*selection.only)
-        order = step_order(share, share.shares(batch_size), seed, self._all_sources)
+        order = step_order(share, share.shares(batch_size), seed, sources)
         made = Passes(share, selection, order, int(first_step), on_epoch_end, on_begin=self._note_begun)
         self.latest = made.cursor
         self._created.add(made.cursor)
         return made
 
-    def _composed(self, selection: ComposedSelection, seed: int | None) -> ShareRows:
-        """Return the composed rows of all workers; they need all rows, and agree on the numbers of those."""
+    def _composed(self, selection: ComposedSelection, seed: int | None) -> tuple[ShareRows, FindSources]:
+        """Return the composed rows, and what finds the sources of a mixture's; the workers agree on their numbers."""
         call = selection.call
         if selection.only is not None:
             raise FeedError(f"{call}: only=... takes rows as they are: leave one of them out")
         if not isinstance(self.rows, Shard):
             raise FeedError(f"{call} needs all rows before the first step: keep them (cache='disk', start='all_rows')")
-        if self.is_global:
-            if self.mixture is not None:
-                raise FeedError(f"{call}: a mixture draws the rows that are fed, one by one: feed a single DataFrame")
+        if self.is_global and self.mixture is None:
             raise FeedError(f"{call}: order='global' divides the rows that are fed among the steps: leave out order")
+        if self.mixture is not None and not selection.is_mixed:
+            raise FeedError(f"{call}: a mixture draws the rows that are fed, one by one: feed a single DataFrame")
+        if self.mixture is not None and self.mixture.epoch_rows is None:
+            raise FeedError(
+                f"{call}: an epoch of a mixture has as many packed rows as epoch_rows says: pass it with the sources"
+            )
         rows = selection.rows_of(self.rows, order_seed(seed, 0, self.index))
         counts, facts = zip(*self._of_all(call, (rows.rows, rows.facts)), strict=True)
         rows.check_workers(facts, self.index)
         if not any(counts):
             raise FeedError(f"{call}: {selection.none}")
-        return self._with(rows, counts)
+        return self._with(rows, counts, selection.made), lambda _: _in_order(facts, self.manifest.mixture)
 
     def _of_source(self, column: str, source: int) -> ShareRows:
         """Return the rows of one source of a mixture; all workers agree on the numbers of these."""
@@ -114,15 +121,15 @@ class Share(ShareRows):
         counts = self._of_all("a dataset with only=...", own.rows)
         if not any(counts):
             raise FeedError("only=...: the source has no rows here")
-        made = self._with(own, counts)
+        made = self._with(own, counts, f"only={source}")
         made.manifest = replace(made.manifest, is_global=False, mixture=None)
         return made
 
-    def _with(self, rows: Rows, counts: Sequence[int]) -> ShareRows:
-        """Return other rows that are made of these, and so many on each worker."""
-        manifest = replace(self.manifest, rows=dict(zip(self.numbers, counts, strict=True)), layout=None)
+    def _with(self, rows: Rows, counts: Sequence[int], how: str) -> ShareRows:
+        """Return other rows that are made of these, so many on each worker."""
+        manifest = replace(self.manifest, rows=dict(zip(self.numbers, counts, strict=True)))
         made = ShareRows(manifest, rows, self.numbers, self.number, self.report, self.taken_before, self.observer)
-        made.is_training = self.is_training
+        made.is_training, made.made = self.is_training, how
         return made
 
     def _all_sources(self, numbers: Sequence[Numbers]) -> Sources:
@@ -150,3 +157,12 @@ class Share(ShareRows):
 
     def _note_begun(self, cursor: EpochCursor) -> None:
         self.latest = cursor
+
+
+def _in_order(counts: Sequence[Sequence[int]], mixture: Mixture | None) -> Sources:
+    """Return the sources of all workers' rows, of which each has so many of each source, in the order of these."""
+    assert mixture is not None
+    found = [np.repeat(np.arange(len(own)), own) for own in counts]
+    sources: Sources = np.concatenate(found).astype(np.uint16)
+    check_sources(sources, mixture)
+    return sources

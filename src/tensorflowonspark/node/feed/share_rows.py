@@ -35,6 +35,7 @@ class ShareRows:
     observer: Observer = NOBODY
     index: int = field(init=False)  # this worker's place among those that are fed
     is_training: bool = field(default=True, init=False)  # the rows are not to validate on
+    made: str = field(default="", init=False)  # how the rows are made of those of the layout, if they are
 
     def __post_init__(self) -> None:
         self.index = list(self.numbers).index(self.number)

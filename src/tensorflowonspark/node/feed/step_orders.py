@@ -5,6 +5,7 @@ A cursor asks one of the two, and never which of them it is.
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -12,6 +13,7 @@ import numpy as np
 from tensorflowonspark.errors import FeedError
 from tensorflowonspark.feed_messages import Layout, PartitionSlice, Shares
 from tensorflowonspark.mixture import Mixture, order_of
+from tensorflowonspark.node.feed.composed_rows import ComposedRows
 from tensorflowonspark.node.feed.global_order import global_order
 from tensorflowonspark.node.feed.mixture_order import mixture_order
 from tensorflowonspark.node.feed.order import Mask, Numbers
@@ -43,8 +45,13 @@ class WorkerOrder:
 
     @property
     def layout(self) -> Layout | None:
-        """Where the rows of all workers are; None if that is unknown."""
+        """Where the rows of all workers are, or those of which they are `made`; None if that is unknown."""
         return self._share.layout
+
+    @property
+    def made(self) -> str:
+        """How composed rows are made of those of the layout."""
+        return self._share.made
 
     @property
     def has_equal_batches(self) -> bool:
@@ -53,7 +60,7 @@ class WorkerOrder:
 
     def rest(self, epoch: int, spans: Spans, plan: EpochPlan) -> EpochRest | None:
         """Return what is left of an epoch after some spans, of the rows of each worker; None if they had others."""
-        left = _left(epoch, spans, self.layout)
+        left = None if self.made else _left(epoch, spans, self.layout)
         if left is None:
             return None
         rows = [int(np.count_nonzero(each)) for each in left]
@@ -66,7 +73,7 @@ class WorkerOrder:
         if layout is None or rows is None:
             return None
         taken = tuple(min(count, each.before(steps)) for each, count in zip(self._all_shares(), rows, strict=True))
-        return StepSpan(layout, taken, steps, self.shares.batch_size, self.seed, window_rows)
+        return StepSpan(layout, taken, steps, self.shares.batch_size, self.seed, window_rows, made=self.made)
 
     def plan(self, rest: EpochRest, whole: EpochPlan) -> EpochPlan:
         """Return the plan of what is left of an epoch, by that of a whole one."""
@@ -96,7 +103,7 @@ class GlobalOrder:
     (`taken.row_numbers`), in the worker's order.
     """
 
-    is_global, alone = True, False
+    is_global, alone, made = True, False, ""
     mixture: tuple[int, ...] = ()  # the rows of each source in an epoch
 
     def __init__(self, sizes: dict[int, int], own: Numbers, shares: Shares, seed: int | None) -> None:
@@ -131,7 +138,17 @@ class GlobalOrder:
         """Return the first steps of what is left of an epoch."""
         size = self.shares.batch_size
         taken = (min(self._rows_left(rest), steps * size),)
-        return StepSpan(self.layout, taken, steps, size, self.seed, window_rows, is_global=True, mixture=self.mixture)
+        return StepSpan(
+            self.layout,
+            taken,
+            steps,
+            size,
+            self.seed,
+            window_rows,
+            is_global=True,
+            mixture=self.mixture,
+            made=self.made,
+        )
 
     def plan(self, rest: EpochRest, whole: EpochPlan) -> EpochPlan:
         """Return the plan of what is left of an epoch, by that of a whole one."""
@@ -140,7 +157,7 @@ class GlobalOrder:
 
     def rows(self, rows: Rows, rest: EpochRest) -> Rows:
         """Return those of this worker's rows that are left of an epoch, in the order of its steps."""
-        assert isinstance(rows, Shard)
+        assert isinstance(rows, (Shard, ComposedRows))
         return rows.in_order(self._own_rows(rest).order)
 
     def _own_rows(self, rest: EpochRest) -> _OwnRows:
@@ -173,9 +190,15 @@ class MixtureOrder(GlobalOrder):
         self._sizes = np.bincount(sources, minlength=len(mixture.names)).tolist()
         self.mixture = mixture.counts(len(sources))
 
+    def of_composed(self, layout: Layout, made: str) -> "MixtureOrder":
+        """Return it for rows that are made of others, which are in a layout, and in no other make the same."""
+        self.layout, self.made = layout, made
+        return self
+
     def rest(self, epoch: int, spans: Spans, plan: EpochPlan) -> EpochRest | None:
         """Return what is left of an epoch after some spans; None if these were not of this mixture and order."""
-        if any((each.layout, each.mixture, each.seed) != (self.layout, self.mixture, self.seed) for each in spans):
+        own = self.layout, self.mixture, self.seed, self.made
+        if any((each.layout, each.mixture, each.seed, each.made) != own for each in spans):
             return None
         taken = sum(sum(each.taken) for each in spans)
         steps = -(-(sum(self.mixture) - taken) // self.shares.batch_size)
@@ -197,26 +220,35 @@ def _is_same(rest: EpochRest, other: EpochRest) -> bool:
 
 
 StepOrder = WorkerOrder | GlobalOrder  # of which a mixture's is one
+FindSources = Callable[[Sequence[Numbers]], Sources]  # those of a mixture's rows, by the numbers of each worker's
 
 
-def step_order(
-    share: ShareRows, shares: Shares, seed: int | None, sources: Callable[[Sequence[Numbers]], Sources]
-) -> StepOrder:
+def step_order(share: ShareRows, shares: Shares, seed: int | None, sources: FindSources) -> StepOrder:
     """Return the order of steps that a feed asks for, by this worker's shares of them.
-
-    Of a mixture `sources` returns the sources of all rows, by the numbers of each worker's.
 
     With ``order="global"`` and of a mixture a `FeedError` says that a worker is lost.
     """
     if not share.is_global:
         return WorkerOrder(share, shares, seed)
-    layout = share.layout
-    if layout is None or (numbers := row_numbers(layout, sizes := partition_sizes(layout))) is None:
-        what = order_of(share.mixture)
-        raise FeedError(
-            f"{what}: a worker is lost, and nobody knows which rows it had: feed one DataFrame without order"
-        )
-    own = numbers[share.index]
+    layout, counts = share.layout, share.counts
+    if layout is None or counts is None:
+        raise _lost(share.mixture)
+    if share.mixture is not None and share.made:
+        starts = np.cumsum([0, *counts])
+        numbers = [np.arange(start, stop) for start, stop in pairwise(starts)]
+        sizes, own = dict(enumerate(counts)), numbers[share.index]
+        mixed = MixtureOrder(share.mixture, sources(numbers), sizes, own, shares, seed)
+        return mixed.of_composed(layout, share.made)
+    sizes = partition_sizes(layout)
+    found = row_numbers(layout, sizes)
+    if found is None:
+        raise _lost(share.mixture)
     if share.mixture is None:
-        return GlobalOrder(sizes, own, shares, seed)
-    return MixtureOrder(share.mixture, sources(numbers), sizes, own, shares, seed)
+        return GlobalOrder(sizes, found[share.index], shares, seed)
+    return MixtureOrder(share.mixture, sources(found), sizes, found[share.index], shares, seed)
+
+
+def _lost(mixture: Mixture | None) -> FeedError:
+    return FeedError(
+        f"{order_of(mixture)}: a worker is lost, and nobody knows which rows it had: feed one DataFrame without order"
+    )

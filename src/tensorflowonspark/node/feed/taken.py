@@ -34,6 +34,7 @@ class StepSpan:
     window_rows: int  # of a window of files that were read anew; 0: all rows of a worker were shuffled together
     is_global: bool = False  # the steps were those of `global_order`, and the layout has one worker with all rows
     mixture: tuple[int, ...] = ()  # or those of `mixture_order`, with so many rows of each source in an epoch
+    made: str = ""  # how the rows, which `taken` counts, were made of those of the layout, if they were
 
 
 @dataclass(frozen=True)
@@ -111,7 +112,7 @@ def find_left(epoch: int, spans: Sequence[StepSpan], layout: Layout) -> list[Mas
     sizes = partition_sizes(layout)
     left = np.ones(sum(sizes.values()), np.bool_)
     for span in spans:
-        rows = None if span.mixture else row_numbers(span.layout, sizes)
+        rows = None if span.mixture or span.made else row_numbers(span.layout, sizes)
         if rows is None:
             return None
         for worker, (own, slices, taken) in enumerate(zip(rows, span.layout.slices, span.taken, strict=True)):
