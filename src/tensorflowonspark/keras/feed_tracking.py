@@ -145,6 +145,12 @@ def batch_rows(dataset: Any) -> int:
     return max([0 if own is None else int(own.batch_rows), *map(batch_rows, _inputs(dataset) or ())])
 
 
+def has_arriving_rows(dataset: Any) -> bool:
+    """Return whether rows of a feed from which a dataset is made arrive while the program takes them."""
+    own = getattr(dataset, _PASSES, None)
+    return (own is not None and bool(own.arrive)) or any(map(has_arriving_rows, _inputs(dataset) or ()))
+
+
 def drops_rows(dataset: Any) -> bool:
     """Return whether a dataset has a transformation that is meant to drop rows, or has no inputs to inspect."""
     inputs = _inputs(dataset)

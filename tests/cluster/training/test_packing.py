@@ -136,6 +136,27 @@ def test_a_model_is_built_on_jax_by_a_batch_that_is_taken_afterwards(spark, rows
         assert set(cluster.shutdown().values()) == {steps - 4}
 
 
+def train_on_a_stream(args, ctx):
+    """Train on rows that come once, with lengths that only a map of the program's knows."""
+    import keras
+    import tensorflow as tf
+
+    model = keras.Sequential([keras.layers.GlobalAveragePooling1D(), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    data = ctx.dataset(BATCH, features="tokens", label="weight", shapes={"tokens": (None,)})
+    lengths = data.map(lambda x, y, weights: (tf.cast(x.to_tensor(), tf.float32)[:, :, None], y, weights))
+    model.fit(lengths, verbose=0)
+
+
+@pytest.mark.timeout(120)
+def test_no_batch_of_a_stream_is_taken_to_build_a_model_on_jax(spark, rows):
+    pytest.importorskip("jax", reason="JAX is installed by users")
+    with pytest.raises(tfos.NodeError, match="values of several lengths .* and no first batch"):
+        with tfos.Cluster(spark, train_on_a_stream, env={"KERAS_BACKEND": "jax"}) as cluster:
+            cluster.train(rows, cache=None)
+            cluster.shutdown()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [{}, {"mixed": True}, {"on_jax": True, "packs": False}], ids=["tf", "mixed", "jax"])
 def test_a_restart_within_an_epoch_has_the_same_rows_in_each_step(spark, rows, tmp_path, how):

@@ -6,7 +6,8 @@ shapes are known, this is done before, by calls that Keras documents, so that no
 
 from typing import Any
 
-from tensorflowonspark.keras.feed_tracking import StatePass
+from tensorflowonspark.errors import SpecError
+from tensorflowonspark.keras.feed_tracking import StatePass, has_arriving_rows
 from tensorflowonspark.keras.jax.data_adapters import is_dataset, is_share, reads_feed
 
 _BUILT = "_tensorflowonspark_built"  # an attribute of models
@@ -83,8 +84,17 @@ def _symbolic_batch(model: Any, data: Any) -> Any:
         )
     if not is_share(data):
         return None
-    with StatePass.begin():  # which does not count: the next pass is a whole one
-        batch = next(data.as_numpy_iterator())
+    # A pass over kept rows that does not count: the next one is whole. A stream would not give its first rows again.
+    with StatePass.begin():
+        batch = None if has_arriving_rows(data) else next(data.as_numpy_iterator(), None)
+    if batch is None:
+        shapes = [tuple(each.shape) for each in specs]
+        raise SpecError(
+            f"the dataset has values of several lengths ({shapes}), and no first batch from which the model could be "
+            "built: its rows arrive during the training, or it has none here. Feed them with cache='disk' and "
+            "start='all_rows', or state the lengths: dataset.map(lambda x, *rest: (tf.ensure_shape(x, (None, length)), "
+            "*rest))"
+        )
     return keras.tree.map_structure(
         lambda each: None if each is None else symbol((None, *each.shape[1:]), each.dtype), batch
     )

@@ -112,7 +112,7 @@ class Share(ShareRows):
         rows.check_workers(facts, self.index)
         if not any(counts):
             raise FeedError(f"{call}: {selection.none}")
-        return self._with(rows, counts, selection.made), lambda _: _in_order(facts, self.manifest.mixture)
+        return self._with(rows, counts, selection.made), lambda _: _sources_in_order(facts, self.manifest.mixture)
 
     def _of_source(self, column: str, source: int) -> ShareRows:
         """Return the rows of one source of a mixture; all workers agree on the numbers of these."""
@@ -159,7 +159,7 @@ class Share(ShareRows):
         self.latest = cursor
 
 
-def _in_order(counts: Sequence[Sequence[int]], mixture: Mixture | None) -> Sources:
+def _sources_in_order(counts: Sequence[Sequence[int]], mixture: Mixture | None) -> Sources:
     """Return the sources of all workers' rows, of which each has so many of each source, in the order of these."""
     assert mixture is not None
     found = [np.repeat(np.arange(len(own)), own) for own in counts]
